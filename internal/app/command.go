@@ -3,9 +3,11 @@ package app
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -216,9 +218,6 @@ func (a *App) readCBORCommand(raw []byte) (*wire.Command, error) {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send a map such as {"subscribe":["a"],"ref":1}; PROTOCOL.md lists the commands`, "the command is not a map: %v", err)
 	}
 	command, err := a.readCommand(object)
-	if err == nil && command.Publish != nil { // such as "Publish": encoding/json ignores case
-		err = wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", `unknown field: names are case-sensitive; write "publish"`)
-	}
 	if err != nil || kept["publish"] == nil {
 		return command, err
 	}
@@ -242,13 +241,17 @@ func (a *App) readCommand(raw []byte) (*wire.Command, error) {
 	if p, _ := errors.AsType[*wire.Problem](err); p == errMembers { // to look for the ref would take as long as to decode
 		return nil, err
 	}
+	if !jsontext.Value(raw).IsValid(lenient) {
+		return nil, errNoCommand
+	}
 	var named struct {
 		Ref *uint64 `json:"ref"`
 	}
-	if _, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(raw, &named)); ok {
-		return nil, errNoCommand
-	}
-	return &wire.Command{Ref: named.Ref}, err // another error of Unmarshal is in err
+	_ = json.Unmarshal(raw, &named, lenient) // another error is in err
+	return &wire.Command{Ref: named.Ref}, err
 }
+
+// lenient are the options to look for the ref of a command that fails.
+var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 
 var errNoCommand = wire.NewProblem(wire.CodeInvalidRequest, `send an object such as {"subscribe":["a"],"ref":1}; PROTOCOL.md lists the commands`, "the command is not an object")

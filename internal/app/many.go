@@ -229,7 +229,10 @@ func splitArray(body []byte) (items [][]byte, err error) {
 	if _, err := dec.Token(); err != nil {
 		return nil, cutShort(err)
 	}
-	return items, checkEnd(dec)
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, "send one JSON value", "the body has more than one JSON value")
+	}
+	return items, nil
 }
 
 // cutShort returns the problem for an error of a decoder before the end of an array.

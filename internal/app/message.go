@@ -254,9 +254,6 @@ func readCBORItem(raw []byte) (*wire.PublishItem, error) {
 	if err := decode(object, item); err != nil {
 		return nil, err
 	}
-	if item.Data != nil || item.Base64 != nil {
-		return nil, unreadable(errors.New("names are case-sensitive: write data and bytes")) // encoding/json ignores case
-	}
 	if kept["bytes"] == nil {
 		return item, nil
 	}

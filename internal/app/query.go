@@ -4,14 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -111,60 +107,28 @@ func depthOfCommas(object []byte, members, elements int) int {
 // size takes 2 ms.
 const largeBody = 64 << 10
 
-// decode decodes one JSON value into v. It refuses unknown members.
+// decode decodes one JSON value into v, as wire.UnmarshalStrict does.
 func decode(body []byte, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		return unreadable(inCharacters(err, body))
-	}
-	return checkEnd(dec)
-}
-
-// inCharacters returns err with the whole character that the JSON may not have.
-// encoding/json shows only the first byte, as a character of its own.
-func inCharacters(err error, body []byte) error {
-	e, ok := errors.AsType[*json.SyntaxError](err)
-	if !ok || e.Offset < 1 || e.Offset > int64(len(body)) {
-		return err
-	}
-	r, _ := utf8.DecodeRune(body[e.Offset-1:])
-	return errors.New(strings.Replace(err.Error(), strconv.QuoteRune(rune(body[e.Offset-1])), strconv.QuoteRune(r), 1))
-}
-
-// checkEnd returns a problem if the decoder has more than it has decoded.
-func checkEnd(dec *json.Decoder) error {
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return wire.NewProblem(wire.CodeInvalidRequest, "send one JSON value", "the body has more than one JSON value")
+	if err := wire.UnmarshalStrict(body, v); err != nil {
+		return unreadable(err)
 	}
 	return nil
 }
 
-// unreadable returns the problem for an error of decoding, without Go's terms.
+// unreadable returns the problem for an error of decoding.
 func unreadable(err error) *wire.Problem {
-	var fault interface{ Code() wire.Code } // of a topic, a position, a start or a rate
-	if errors.As(err, &fault) {
-		remedy := "write topic, topic@oldest or topic@epoch:offset"
-		if fault.Code() == wire.CodeInvalidRequest {
-			remedy = "see PROTOCOL.md for the form of a subscription"
-		}
-		return wire.NewProblem(fault.Code(), remedy, "%v", err)
+	var fault interface{ Code() wire.Code } // of a topic, a position, a start, a rate or a payload
+	if !errors.As(err, &fault) {
+		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %v", err)
 	}
-	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		got := "of the type " + e.Value
-		if _, digits, ok := strings.Cut(e.Value, " "); ok { // of a number
-			got = strings.Trim(wire.Quote(digits), `"`) // not all of a number with thousands
-		}
-		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the type of this member", "%s cannot be %s", wire.Quote(e.Field), got)
+	remedy := "write topic, topic@oldest or topic@epoch:offset"
+	switch fault.Code() {
+	case wire.CodeInvalidRequest:
+		remedy = "see PROTOCOL.md for the form of a subscription"
+	case wire.CodeInvalidBody:
+		remedy = "send each member once"
 	}
-	text := strings.TrimPrefix(err.Error(), "json: ")
-	if field, ok := strings.CutPrefix(text, "unknown field "); ok {
-		if name, err := strconv.Unquote(field); err == nil {
-			field = wire.Quote(name)
-		}
-		text = "unknown field " + field
-	}
-	return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %s", text)
+	return wire.NewProblem(fault.Code(), remedy, "%v", err)
 }
 
 // A query reads the parameters of a request. It is strict, where net/url's Query drops

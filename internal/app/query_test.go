@@ -3,7 +3,9 @@ package app
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -203,8 +205,8 @@ func TestALargeFirstItemIsDecodedAfterAuthentication(t *testing.T) {
 func TestTheFirstItemNamesItsTokenExactly(t *testing.T) {
 	a := newApp(t)
 	for item, want := range map[string]string{
-		`{"Auth":"t"}`:    `write "auth" and "session"`,
-		`{"Session":"s"}`: `write "auth" and "session"`,
+		`{"Auth":"t"}`:    `unknown field "Auth"`,
+		`{"Session":"s"}`: `unknown field "Session"`,
 		`{"auth":1}`:      `"auth" cannot be of the type number`,
 		`{"auth":"` + strings.Repeat("t", largeBody) + `"}`: "auth and session must have at most 65536 bytes",
 	} {
@@ -213,13 +215,93 @@ func TestTheFirstItemNamesItsTokenExactly(t *testing.T) {
 	}
 }
 
+// Whatever reads a request refuses members in other cases, members that appear twice, and null.
+func TestEveryRequestIsReadStrictly(t *testing.T) {
+	a := newApp(t)
+	inCBOR := func(text string) []byte { return cbor.AppendFromJSON(nil, []byte(text)) } // with a member twice, no map
+	many := func(mediaType, body string) (err error) {
+		var answer []byte
+		err = a.PublishMany(t.Context(), Caller{}, Publish{ContentType: Header{mediaType, 1}, Body: bodyOf(body)}, func(_ string, parts iter.Seq[[]byte]) error {
+			for part := range parts {
+				answer = append(answer, part...)
+			}
+			return nil
+		})
+		if err == nil && bytes.Contains(answer, []byte("problem")) {
+			err = errors.New(string(answer))
+		}
+		return err
+	}
+	opened, err := a.OpenSession(t.Context(), Caller{}, bodyOf(`{}`))
+	require.NoError(t, err)
+	for name, request := range map[string]struct {
+		member, value string
+		read          func(text string) error
+	}{
+		"session": {"client", `"c"`, func(text string) error { _, err := a.OpenSession(t.Context(), Caller{}, bodyOf(text)); return err }},
+		"start": {"topic", `"a"`, func(text string) error {
+			_, err := a.OpenSession(t.Context(), Caller{}, bodyOf(`{"topics":[`+text+`]}`))
+			return err
+		}},
+		"change": {"add", `["a"]`, func(text string) error {
+			return a.ChangeSession(t.Context(), Caller{}, opened.Session, bodyOf(text), func(wire.SessionChanged) error { return nil })
+		}},
+		"poll": {"topics", `["a"]`, func(text string) error {
+			_, _, err := a.PollTopics(t.Context(), Caller{}, TopicPoll{Body: bodyOf(text)})
+			return err
+		}},
+		"many in an array": {"data", "1", func(text string) error { return many("application/json", `[{"topic":"a",`+text[1:]+"]") }},
+		"many in lines":    {"data", "1", func(text string) error { return many("application/x-ndjson", `{"topic":"a",`+text[1:]) }},
+		"many in CBOR": {"data", "1", func(text string) error {
+			return many("application/cbor-seq", string(inCBOR(`{"topic":"a",`+text[1:])))
+		}},
+		"command": {"subscribe", `["a"]`, func(text string) error { _, err := a.readCommand([]byte(text)); return err }},
+		"command in CBOR": {"subscribe", `["a"]`, func(text string) error {
+			_, err := a.readCBORCommand(inCBOR(text))
+			return err
+		}},
+		"publish in CBOR": {"publish", `{"topic":"a","data":1}`, func(text string) error {
+			_, err := a.readCBORCommand(inCBOR(text))
+			return err
+		}},
+		"first item": {"topics", `["a"]`, func(text string) error {
+			_, err := a.ConnectByItem(t.Context(), Caller{}, inCBOR(text))
+			return err
+		}},
+		"revocation": {"session", "1000", func(text string) error { _, err := a.Revoke([]byte(text), time.Now()); return err }},
+	} {
+		t.Log(name)
+		object := func(members ...string) string { return "{" + strings.Join(members, ",") + "}" }
+		is := fmt.Sprintf("%q:%s", request.member, request.value)
+		other := strings.Replace(is, request.member, strings.ToUpper(request.member), 1)
+		if err := request.read(object(is)); name != "revocation" { // there is no such session
+			require.NoError(t, err)
+		} else {
+			require.NotErrorIs(t, err, &wire.Problem{Code: wire.CodeInvalidRequest})
+		}
+		require.ErrorContains(t, request.read(object(other)), "unknown field")
+		require.ErrorContains(t, request.read(object(is, other)), "unknown field")
+		require.Error(t, request.read(object(is, is)))
+		if request.member != "data" { // null is a payload
+			require.Error(t, request.read(object(fmt.Sprintf("%q:null", request.member))))
+		}
+	}
+	require.ErrorContains(t, many("application/json", `[{"topic":"a","type":"a/b","base64":"aG\nk="}]`), "illegal character")
+	require.ErrorContains(t, many("application/json", `[{"topic":"a","data":{"a":1,"a":2}}]`), string(wire.CodeInvalidBody))
+	require.ErrorContains(t, many("application/json", `[{"topic":"a","type":"json","text":"1"}]`), string(wire.CodeUnsupportedType))
+
+	command, err := a.readCommand([]byte(`{"ref":7,"REF":8,"ping":true}`))
+	require.ErrorContains(t, err, "unknown field")
+	require.EqualValues(t, 7, *command.Ref, "the reply has the ref of that name")
+}
+
 func TestAProblemShowsCharactersAndNotBytes(t *testing.T) {
 	for body, want := range map[string]string{
-		`{"topics":[é]}`:   "invalid character 'é' looking for",
-		`{"topics":[x]}`:   "invalid character 'x' looking for",
-		"{\"a\":\"\x01\"}": `invalid character '\x01' in string`,
-		`{"topics":`:       "unexpected EOF",
-		`{"topïcs":[]}`:    `unknown field "topïcs"`,
+		`{"topics":[é]}`:        "invalid character 'é' at start of value",
+		`{"topics":[x]}`:        "invalid character 'x' at start of value",
+		"{\"client\":\"\x01\"}": `invalid character '\x01' in string`,
+		`{"topics":`:            "unexpected EOF",
+		`{"topïcs":[]}`:         `unknown field "topïcs"`,
 	} {
 		require.ErrorContains(t, decode([]byte(body), new(wire.OpenRequest)), want)
 	}
@@ -235,8 +317,7 @@ func TestAValueOfTheWrongTypeIsQuoted(t *testing.T) {
 		var into struct {
 			TTL *uint64 `json:"ttl"`
 		}
-		err := json.Unmarshal([]byte(`{"ttl":`+value+`}`), &into)
-		require.Equal(t, detail, unreadable(err).Detail)
+		require.ErrorContains(t, decode([]byte(`{"ttl":`+value+`}`), &into), "the body cannot be read: "+detail)
 	}
 	require.Equal(t, `ttl must be 1 to 9; got "0.5"`, outside("ttl", "0.5", 1, 9).Detail)
 }

@@ -250,9 +250,6 @@ func (a *App) readOpening(item []byte, named wire.ConnectRequest, r *wire.Connec
 		return noOpening(err)
 	}
 	err = a.decodeTopics(object, r)
-	if err == nil && (r.Auth != named.Auth || r.Session != named.Session) { // encoding/json ignores case
-		err = wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", `unknown field: names are case-sensitive; write "auth" and "session"`)
-	}
 	r.Auth = ""
 	return err
 }

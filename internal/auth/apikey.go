@@ -122,13 +122,8 @@ func parseAPIKey(line []byte) (k APIKey, hash digest, err error) {
 	if len(line) > maxAPIKeyLine {
 		return k, hash, fmt.Errorf("the line has more than %d bytes: use patterns in its rights", maxAPIKeyLine)
 	}
-	dec := json.NewDecoder(bytes.NewReader(line))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&k); err != nil {
+	if err := wire.UnmarshalStrict(line, &k); err != nil {
 		return k, hash, fmt.Errorf("want a JSON object, as `pubsubd key new` writes it: %w", err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return k, hash, errors.New("more data follows the JSON object")
 	}
 	hash, _, err = k.grant()
 	return k, hash, err

@@ -158,10 +158,13 @@ func TestABrokenFileOfKeysChangesNothing(t *testing.T) {
 	}
 	for content, says := range map[string]string{
 		line + "\nx\n":              "line 2: want a JSON object, as `pubsubd key new` writes it",
-		line + line + "\n":          "line 1: more data follows the JSON object",
+		line + line + "\n":          "line 1: want a JSON object, as `pubsubd key new` writes it: invalid character '{' after top-level value",
 		line + "\n\n" + line + "\n": `line 3: key "one" is also on line 1`,
 		line + "\n" + strings.Replace(line, "one", "two", 1):     `line 2: key "two" has the same hash as line 1`,
 		strings.Replace(line, `"name"`, `"title"`, 1):            `unknown field "title"`,
+		strings.Replace(line, `"name"`, `"Name"`, 1):             `unknown field "Name"`,
+		strings.Replace(line, `{`, `{"name":"two",`, 1):          `an object has the member "name" twice`,
+		strings.Replace(line, `{`, `{"expires":null,`, 1):        `"expires" must not be null`,
 		strings.Replace(line, `"one"`, `""`, 1):                  "must have 1 to 128 bytes",
 		strings.Replace(line, `"hash":"`, `"hash":"0`, 1):        `the hash of key "one" must be 64 hexadecimal digits`,
 		strings.Replace(line, `"hash":"`, `"hash":"", "x":"`, 1): `unknown field`,

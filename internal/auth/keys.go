@@ -292,6 +292,9 @@ func keyOfJWK(m members) (key, error) {
 	}
 	parts := make(members)
 	for _, name := range keyParts[kind] {
+		if bytes.Contains(m[name], []byte(`\`)) { // as in \n, which the decoder of base64 would skip
+			return key{}, errors.New("holds a JWK that is not valid: " + name + " is not base64url")
+		}
 		if m[name] != nil {
 			parts[name] = m[name]
 		}

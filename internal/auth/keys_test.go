@@ -77,6 +77,7 @@ func TestFilesOfKeysThatCannotBeUsed(t *testing.T) {
 		jwkOf(p256().Public(), "key_ops", []string{"encrypt"}):             "does not verify tokens",
 		jwkOf(p256().Public(), "kid", 5):                                   "is not a string",
 		strings.Replace(jwkOf(p256().Public()), `"x":"`, `"x":"AAAA`, 1):   "not valid",
+		strings.Replace(jwkOf(p256().Public()), `"x":"`, `"x":"\n`, 1):     "x is not base64url",
 		strings.Replace(jwkOf(theSecret), `{`, `{"k":"AAAA",`, 1):          "a member twice",
 		`{"keys":[]}`:   "holds no key",
 		`{"keys":[5]}`:  "not a list of objects",

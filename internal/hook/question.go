@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"time"
-	"unicode/utf8"
-
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
@@ -69,20 +66,10 @@ func parseAnswer(body []byte) (wire.HookAnswer, error) {
 	if body = bytes.TrimSpace(body); len(body) == 0 {
 		return answer, nil
 	}
-	if body[0] != '{' || !utf8.Valid(body) { // encoding/json would replace invalid UTF-8
-		return answer, errors.New("it is not a JSON object in UTF-8")
-	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&answer); err != nil {
+	if err := wire.UnmarshalStrict(body, &answer); err != nil {
 		return wire.HookAnswer{}, fmt.Errorf("it cannot be read: %w", err)
 	}
-	switch {
-	case dec.InputOffset() != int64(len(body)):
-		return wire.HookAnswer{}, errors.New("more data follows the object")
-	case !jsontext.Value(body).IsValid(jsontext.AllowDuplicateNames(false), jsontext.AllowInvalidUTF8(true)): // encoding/json takes the last of two
-		return wire.HookAnswer{}, errors.New("an object in it has the same member twice")
-	case answer.Message != nil && answer.Refuse != nil:
+	if answer.Message != nil && answer.Refuse != nil {
 		return wire.HookAnswer{}, errors.New("it has both a message and a refusal")
 	}
 	return answer, nil

@@ -59,7 +59,8 @@ func TestInvalidAnswersAreRejected(t *testing.T) {
 	for _, body := range []string{
 		"null", "[]", `"refuse"`, "ok", `{"refused":{}}`, `{"refuse":true}`, `{"refuse":{"why":"no"}}`, `{"refuse":{}`, `{}{}`, `{} x`,
 		`{"refuse":{},"refuse":null}`, `{"message":{"data":1,"d\u0061ta":2}}`, `{"message":{"data":1},"refuse":{}}`, `{"message":{"dada":1}}`, `{"message":1}`,
-		"{\"refuse\":{\"detail\":\"\xff\"}}",
+		"{\"refuse\":{\"detail\":\"\xff\"}}", `{"Refuse":{}}`, `{"message":{"Data":1}}`, `{"refuse":{"detail":"a","DETAIL":"b"}}`, `{"refuse":null}`, `{"message":null}`,
+		`{"refuse":{"detail":null}}`, `{"message":{"data":1,"key":null}}`, `{"message":{"type":"a/b","base64":"aG\nk="}}`, `{"message":{"data":{"a":1,"a":2}}}`,
 	} {
 		_, err := parseAnswer([]byte(body))
 		require.Error(t, err, "%s", body)
@@ -82,9 +83,7 @@ func FuzzHookAnswer(f *testing.F) {
 			if len(bytes.TrimSpace(body)) > 0 {
 				require.NoError(t, json.Unmarshal(body, &members))
 			}
-			for name, value := range members {
-				require.Equal(t, "null", string(value), name)
-			}
+			require.Empty(t, members)
 		}
 		written, err := json.Marshal(answer)
 		require.NoError(t, err)

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	jsonv2 "github.com/go-json-experiment/json"
 )
 
 // A Client connects to one daemon, or to several behind one address. Its methods may be
@@ -259,7 +261,7 @@ func (c *Client) receive(req *http.Request, want int, answer any) error {
 	if err != nil {
 		return fmt.Errorf("the answer was cut off: %w", whyFailed(req.Context(), err))
 	}
-	if err := json.Unmarshal(content, answer); err != nil {
+	if err := jsonv2.Unmarshal(content, answer); err != nil { // encoding/json ignores the case of names
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	return nil

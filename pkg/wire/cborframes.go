@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -285,7 +284,7 @@ func readValue[T any](f *frameReader) *T {
 	value := new(T)
 	text, err := f.AppendPayload(nil)
 	if err == nil {
-		err = json.Unmarshal(text, value)
+		err = unmarshal(text, value)
 	}
 	f.err = err
 	return value

@@ -157,7 +157,7 @@ func ParseLine(line []byte) (Content, error) {
 	}
 	var f jsonFrame
 	var c Content
-	err := json.Unmarshal(line, &f)
+	err := unmarshal(line, &f)
 	if err == nil {
 		c, err = f.content()
 	}

@@ -1,12 +1,14 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // A Start is where a subscription to a topic or a pattern begins: with the next message
@@ -87,16 +89,26 @@ func (s Start) MarshalJSON() ([]byte, error) {
 	return json.Marshal(pacedStart{Topic: s.String(), MaxRate: formatRate(s.Every)})
 }
 
-// UnmarshalJSON reads a string or an object without unknown members.
-func (s *Start) UnmarshalJSON(text []byte) error {
+// UnmarshalJSON reads a string or an object, as UnmarshalStrict does.
+func (s *Start) UnmarshalJSON(text []byte) error { return UnmarshalStrict(text, s) }
+
+// UnmarshalJSONFrom reads a string or an object, with the options of d.
+func (s *Start) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	var p pacedStart
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.DisallowUnknownFields()
-	if bytes.HasPrefix(text, []byte{'"'}) {
-		if err := dec.Decode(&p.Topic); err != nil {
+	switch d.PeekKind() {
+	case '"':
+		if err := jsonv2.UnmarshalDecode(d, &p.Topic); err != nil {
 			return err
 		}
-	} else if err := dec.Decode(&p); err != nil {
+	case '{':
+		if err := jsonv2.UnmarshalDecode(d, &p); err != nil {
+			return err
+		}
+	default:
+		text, err := d.ReadValue()
+		if err != nil {
+			return err
+		}
 		return faultf(CodeInvalidRequest, `%s is neither a start nor an object {"topic":"prices.acme","max_rate":"5/s"}`, Quote(text))
 	}
 	start, err := ParseStart(p.Topic)
