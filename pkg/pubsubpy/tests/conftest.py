@@ -157,6 +157,11 @@ class Proxy:
         raise OSError("the server left")
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
 Start = Callable[..., Any]
 
 

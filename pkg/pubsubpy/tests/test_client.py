@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Daemon, proxied
+from conftest import Daemon, proxied, until
 
 import pubsubpy.subscription
 from pubsubpy import Client, Gap, Item, Message, Position, Problem, State, Subscription
@@ -35,11 +35,6 @@ def data_of(items: list[Any]) -> list[Any]:
     for item in items:
         assert isinstance(item, Message), item
     return [item.data for item in items]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -6,12 +6,12 @@ import asyncio
 import json
 import secrets
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from .clock import Moment, moment, pause, since
 from .server import Server, Token, backoff, failures
 from .subscription import ItemT, State, Subscription, begins
 from .wire import Item, Message, Position, Problem, check_topic
@@ -118,26 +118,25 @@ class Client(AbstractAsyncContextManager["Client"]):
             self._pending -= 1
 
     async def _publish(self, path: str, request: dict[str, Any]) -> Published:
-        lost, wait, tries = 0.0, 0.0, 0  # lost: when the first attempt began whose outcome is unknown
+        lost: Moment | None = None  # when the first attempt began whose outcome is unknown
+        wait, tries = 0.0, 0
         while True:
             # Not in the last quarter: a request takes some time to arrive.
-            if lost and time.monotonic() + wait > lost + 0.75 * self._server.seconds("idempotency_ms", WINDOW):
+            if lost and since(lost) + wait > 0.75 * self._server.seconds("idempotency_ms", WINDOW):
                 raise Problem("unknown", "no answer came in time", remedy="read the topic: the message may have been published")
-            if wait:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._closed.wait(), wait)
+            await pause(wait, self._closed)
             if self._closed.is_set():
                 raise Problem("unknown" if lost else "closed", "the client is closed")
             try:
                 if lost and not self._server.limits:
                     self._server.leave((await self._server.begin([]))["session"])
                     continue
-                began = time.monotonic()
+                began = moment()
                 answer = await self._server.call("POST", path, **request)
                 with failures():
                     return Published(Position(answer["position"]), answer["time"])
             except Problem as problem:
-                lost = lost or (began if problem.uncertain else 0.0)
+                lost = lost or (began if problem.uncertain else None)
                 if not problem.transient:
                     if lost:
                         raise Problem("unknown", f"no answer came, and then: {problem}") from problem

@@ -15,11 +15,14 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
+from .clock import Watchdog
 from .wire import MAX_LINE, Problem
 
 Token = str | Callable[[], str | Awaitable[str]]
 
 MAX_WAIT = 10.0  # seconds between two attempts, unless the server asks for more
+CALL_PATIENCE = 30.0  # seconds that a request that is not a poll may be silent
+MAX_BODY = 1 << 20  # bytes of an answer that is not a sequence of frames
 
 
 def backoff(failed: int) -> float:
@@ -34,16 +37,19 @@ def failures() -> Iterator[None]:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, ConnectionRefusedError) as error:
         raise Problem("unreachable", f"no connection: {error}") from error
+    except TimeoutError as error:
+        raise Problem("cut", "nothing came for too long") from error
     except (httpx.HTTPError, WebSocketException, OSError, EOFError) as error:
         raise Problem("cut", f"the connection failed: {type(error).__name__} {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise Problem("malformed", f"the answer makes no sense: {error!r}") from error
 
 
-async def lines(response: httpx.Response) -> AsyncIterator[bytes]:
+async def lines(response: httpx.Response, watch: Watchdog) -> AsyncIterator[bytes]:
     """Yields the whole lines of an answer as they come."""
     rest = b""
     async for chunk in response.aiter_bytes():
+        watch.hear()
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line
@@ -51,11 +57,12 @@ async def lines(response: httpx.Response) -> AsyncIterator[bytes]:
             raise ValueError("a line is too long")
 
 
-async def body(response: httpx.Response) -> bytes:
+async def body(response: httpx.Response, watch: Watchdog) -> bytes:
     content = b""
     async for chunk in response.aiter_bytes():
+        watch.hear()
         content += chunk
-        if len(content) > 1 << 20:
+        if len(content) > MAX_BODY:
             raise ValueError("the body is too long")
     return content
 
@@ -68,6 +75,16 @@ def refusal(status: int, headers: Mapping[str, str], content: bytes | bytearray)
     except (ValueError, KeyError, TypeError):
         return Problem("unexpected_answer", f"{status} without pubsubd's error body", status=status,
                        remedy="is this the address of a pubsubd server?", retry_after=wait)
+
+
+class Socket(ClientConnection):
+    """A WebSocket that tells when bytes come."""
+
+    hear: Callable[[], None] = staticmethod(lambda: None)
+
+    def data_received(self, data: bytes) -> None:
+        self.hear()
+        super().data_received(data)
 
 
 class Server:
@@ -103,36 +120,43 @@ class Server:
         return self._header
 
     @asynccontextmanager
-    async def open(self, method: str, path: str, *, read: float = 30.0, headers: Mapping[str, str] | None = None,
-                   **request: Any) -> AsyncIterator[httpx.Response]:
-        """Sends a request. The answer may be silent for `read` seconds. Raises Problem unless it is 2xx."""
+    async def open(self, method: str, path: str, patience: float, *, headers: Mapping[str, str] | None = None,
+                   **request: Any) -> AsyncIterator[tuple[httpx.Response, Watchdog]]:
+        """Sends a request. The answer may be silent for `patience` seconds. Raises Problem unless it is 2xx."""
         with failures():
             sent = await self.authorize()
             for last in (False, True):
-                async with self._http.stream(method, path, headers={**(headers or {}), **sent},
-                                             timeout=httpx.Timeout(10.0, read=read), **request) as response:
+                request["headers"], request["timeout"] = {**(headers or {}), **sent}, httpx.Timeout(10.0, read=None)
+                async with Watchdog(patience) as watch, self._http.stream(method, path, **request) as response:
                     if response.is_success:
-                        yield response
+                        yield response, watch
                         return
-                    if last or response.status_code != 401 or sent == (sent := await self.authorize(sent)):
-                        raise refusal(response.status_code, response.headers, await body(response))
+                    problem = refusal(response.status_code, response.headers, await body(response, watch))
+                if last or problem.status != 401 or sent == (sent := await self.authorize(sent)):
+                    raise problem
 
     async def call(self, method: str, path: str, **request: Any) -> Any:
         """Sends a request and returns the JSON of its answer."""
-        async with self.open(method, path, **request) as response:
-            return json.loads(await body(response) or b"null")
+        async with self.open(method, path, CALL_PATIENCE, **request) as (response, watch):
+            return json.loads(await body(response, watch) or b"null")
 
-    async def connect(self, path: str) -> ClientConnection:
-        """Opens a WebSocket. It fails when the server is silent for two heartbeats."""
+    @asynccontextmanager
+    async def connect(self, path: str, patience: float) -> AsyncIterator[tuple[Socket, Watchdog]]:
+        """Opens a WebSocket, which may be silent for `patience` seconds."""
         url = "ws" + str(self._http.base_url).rstrip("/").removeprefix("http") + path
-        heartbeat = self.seconds("heartbeat_ms", 15.0)
-        try:
-            return await connect(url, additional_headers=await self.authorize(), ssl=self._ssl if url.startswith("wss") else None,
-                                 compression=None, max_size=MAX_LINE, open_timeout=None, close_timeout=0.1,
-                                 ping_interval=heartbeat, ping_timeout=heartbeat)
-        except InvalidStatus as error:
-            answer = error.response
-            raise refusal(answer.status_code, answer.headers, answer.body or b"") from error
+        with failures():
+            sent = await self.authorize()
+            try:
+                async with Watchdog(patience) as watch, connect(
+                        url, additional_headers=sent, ssl=self._ssl if url.startswith("wss") else None, compression=None,
+                        max_size=MAX_LINE, open_timeout=None, close_timeout=0.1, ping_interval=self.seconds("heartbeat_ms", 15.0),
+                        ping_timeout=None, create_connection=Socket) as socket:
+                    assert isinstance(socket, Socket)
+                    socket.hear = watch.hear
+                    yield socket, watch
+            except InvalidStatus as error:
+                answer = error.response
+                raise refusal(answer.status_code, answer.headers, answer.body or b"") from error
 
     async def begin(self, topics: list[Any]) -> Any:
         """Opens a session and learns the server's limits."""

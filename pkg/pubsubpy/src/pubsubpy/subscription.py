@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from .clock import Watchdog, moment, pause, since
 from .server import MAX_WAIT, Server, backoff, failures, lines
 from .wire import NAME, Gap, Hello, Item, Message, Position, Problem, check_topic, decode, is_pattern
 
@@ -74,7 +74,7 @@ class Subscription(Generic[ItemT]):
         self._level = self._floor = 0  # the transport to try, and the one that worked last
         self._settled = self._proven = self._useful = False  # some transport worked; this one; it brought something
         self._refused, self._renewal = False, asyncio.create_task(asyncio.sleep(0))  # of the token
-        self._patience: asyncio.Timeout | None = None
+        self._watch: Watchdog | None = None
         self._task = asyncio.create_task(self._run())
 
     @property
@@ -208,19 +208,20 @@ class Subscription(Generic[ItemT]):
                 while len(self._queue) > self._length // 2 or self._bytes > QUEUE_BYTES // 2:
                     self._taken.clear()
                     await self._taken.wait()
-                began, self._proven, self._useful = time.monotonic(), False, False
+                began, self._proven, self._useful = moment(), False, False
                 try:
                     if not self._session:
                         await self._open()
                     elif self._refused:
-                        self._renewal = asyncio.create_task(self._renew(await self._server.extend(self._session)))
-                    await self._attach(self._transports[self._level])
+                        self._keep(await self._server.extend(self._session))
+                    transport = self._transports[self._level]
+                    await (self._websocket() if transport == "websocket" else self._poll(transport))
                 except Problem as problem:
                     if problem.status == 401 and self._session and not self._refused:
                         self._refused = True
-                    elif wait := self._failed(problem, time.monotonic() - began):
+                    elif wait := self._failed(problem, since(began)):
                         self._show(State("waiting", wait=wait, reason=str(problem)))
-                        await asyncio.sleep(wait)
+                        await pause(wait)
         except Exception as error:
             self._fail(error)
 
@@ -257,18 +258,23 @@ class Subscription(Generic[ItemT]):
         with failures():
             self._session, self._count, self._had = answer["session"], 0, set(self._names)
             self._settle(answer["positions"])
-            self._renewal = asyncio.create_task(self._renew(answer.get("expires_ms", 0) / 1000))
+            self._keep(answer.get("expires_ms", 0) / 1000)
         self._crowd = max(500, 2 * len(self._came))
         self._ready.set()
 
+    def _keep(self, left: float) -> None:
+        """Renews the token of the session, which has so many seconds left, from now on."""
+        self._renewal.cancel()
+        self._renewal = asyncio.create_task(self._renew(left))
+
     async def _renew(self, left: float) -> None:
         """Renews the token when about 80 % of its time is over; after a failure, when most of the rest is."""
-        end = time.monotonic() + left
-        while (left := end - time.monotonic()) > 1.0:
-            await asyncio.sleep(left * (0.75 + secrets.randbelow(100) / 1000))
+        told = moment()
+        while (rest := left - since(told)) > 1.0:
+            await pause(rest * (0.75 + secrets.randbelow(100) / 1000))
             with suppress(Problem):
                 await self._server.authorize(await self._server.authorize())
-                end = time.monotonic() + await self._server.extend(self._session)
+                left, told = await self._server.extend(self._session), moment()
 
     def _settle(self, told: Iterable[str]) -> None:
         """Adopts positions that the server told: of patterns, and of topics without a position."""
@@ -280,14 +286,9 @@ class Subscription(Generic[ItemT]):
                 del self._came[topic]  # forgotten; its next message comes without being asked for
                 self._positions.pop(topic, None)
 
-    async def _attach(self, transport: str) -> None:
-        with failures():
-            async with asyncio.timeout(None if transport == "poll" else HELLO_PATIENCE) as self._patience:
-                await (self._websocket() if transport == "websocket" else self._poll(transport))
-
     async def _websocket(self) -> None:
         acked = self._count
-        async with await self._server.connect(f"/v1/ws?session={self._session}&ack={acked}") as socket:
+        async with self._server.connect(f"/v1/ws?session={self._session}&ack={acked}", HELLO_PATIENCE) as (socket, self._watch):
             async for line in socket:
                 self._take(line)
                 # Acks in time: the server waits for one after `unacked` frames.
@@ -297,27 +298,27 @@ class Subscription(Generic[ItemT]):
         raise Problem("cut", "the WebSocket was closed")
 
     async def _poll(self, transport: str) -> None:
-        streams, heartbeat = transport == "stream", self._server.seconds("heartbeat_ms", 15.0)
-        read = 2 * heartbeat if streams else self._server.seconds("poll_timeout_ms", 25.0) + POLL_SLACK
+        streams, timeout = transport == "stream", self._server.seconds("poll_timeout_ms", 25.0)
         query = {"ack": str(self._count), "mode": "stream" if streams else "batch", "r": secrets.token_hex(8)}  # r: against caches
-        began = time.monotonic()
+        began = moment()
         if not (streams or self._failures):
             self._show(State("open", transport))  # the server may hold its first answer for long
-        async with self._server.open("GET", f"/v1/sessions/{self._session}/poll", read=read, params=query) as response:
+        async with self._server.open("GET", f"/v1/sessions/{self._session}/poll", HELLO_PATIENCE if streams else timeout + POLL_SLACK,
+                                     params=query) as (response, self._watch):
             if not streams:
                 self._prove()
-            async for line in lines(response):
+            async for line in lines(response, self._watch):
                 self._take(line)
         if streams:
             raise Problem("cut", "the stream ended without an end frame")
-        if not self._useful and time.monotonic() - began < min(1.0, (read - POLL_SLACK) / 2):
+        if not self._useful and since(began) < min(1.0, timeout / 2):
             raise Problem("cut", "a poll was answered at once with nothing")
         self._failures = 0
 
     def _prove(self) -> None:
         """Notes that the transport gets through."""
-        if self._patience:
-            self._patience.reschedule(None)
+        if self._watch:
+            self._watch.patience = 2 * self._server.seconds("heartbeat_ms", 15.0)
         self._settled, self._proven, self._floor, self._refused = True, True, self._level, False
         self._show(State("open", self._transports[self._level]))
 
