@@ -17,6 +17,7 @@ from conftest import Daemon, proxied, until
 
 import pubsubpy.subscription
 from pubsubpy import Client, Gap, Item, Message, Position, Problem, State, Subscription
+from pubsubpy.server import backoff
 
 TRANSPORTS = ["websocket", "stream", "poll"]
 HOLDS_ALL = ["--history-messages=1000000", "--history-bytes=256MiB", "--history-age=1h"]
@@ -35,6 +36,11 @@ def data_of(items: list[Any]) -> list[Any]:
     for item in items:
         assert isinstance(item, Message), item
     return [item.data for item in items]
+
+
+def answered(status: int, content: bytes) -> bytes:
+    """Returns an answer for a gate."""
+    return b"HTTP/1.1 %d x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (status, len(content), content)
 
 
 @asynccontextmanager
@@ -502,15 +508,61 @@ async def test_a_transport_that_said_hello_is_kept(daemon: RunDaemon, monkeypatc
         assert states[-1] == State("open", "websocket") and "waiting" not in [state.name for state in states]
 
 
-async def test_polls_that_say_nothing_at_once_are_not_repeated_in_a_rush(daemon: RunDaemon) -> None:
+async def test_polls_that_say_nothing_at_once_are_not_repeated_in_a_rush(daemon: RunDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[State] = []
-    nothing = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    waits: list[float] = []
+    opened = [0]
+
+    async def at_once(seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.sleep(0)
+
+    def gate(request: bytes) -> bytes | None:
+        opened[0] += request.startswith(b"POST /v1/sessions ")
+        return answered(200, b"") if b"/poll" in request and len(waits) < 16 else None
+
+    monkeypatch.setattr(pubsubpy.subscription, "pause", at_once)
     async with daemon() as server, proxied(server) as proxy, Client(proxy.url, transports=["poll"], on_state=states.append) as client:
-        proxy.gate = lambda request: nothing if b"/poll" in request else None
-        client.subscribe("a")
-        await until(lambda: sum(state.name == "waiting" for state in states) == 3)
-        waits = [state.wait for state in states if state.name == "waiting"]
-        assert 0.1 <= waits[0] <= 0.2 <= waits[1] <= 0.4 <= waits[2] <= 0.8
+        proxy.gate = gate
+        async with client.subscribe("a") as subscription:
+            first = subscription.positions
+            await until(lambda: len(waits) == 16)
+            await client.publish("a", 1)
+            assert data_of(await take(subscription, 1)) == [1]
+            assert [position.topic for position in first] == ["a"] and opened[0] == 2, "a new session, from the positions"
+    assert 0.1 <= waits[0] <= 0.2 <= waits[1] <= 0.4 <= waits[2] <= 0.8
+    assert max(waits[:14]) <= 10.0 and min(waits[14:]) >= 15.0
+    reasons = [state.reason for state in states if state.name == "waiting"]
+    assert "proxy" not in reasons[3] and "does a proxy in between answer or cut?" in reasons[4]
+
+
+async def test_an_old_answer_of_a_cache_acknowledges_nothing(daemon: RunDaemon) -> None:
+    """Its frames are not new. Counted, they would acknowledge others, whose answer was lost."""
+    polls: list[bytes] = []
+
+    def is_poll(request: bytes, number: int) -> bool:
+        return b"/poll" in request and len(polls) == number
+
+    def gate(request: bytes) -> bytes | None:
+        if b"/poll" in request:
+            polls.append(request)
+        line = b'{"position":"%s","time":%d,"data":1}\n' % (first.position.encode(), first.time) if is_poll(request, 3) else b""
+        return answered(200, line) if line else None
+
+    async with daemon() as server, proxied(server) as proxy, pair(proxy.url, server.url, transports=["poll"]) as (client, publisher):
+        proxy.gate, proxy.cut_answers = gate, lambda request: is_poll(request, 2)
+        async with client.subscribe("a") as subscription:
+            first = await publisher.publish("a", 1)
+            assert data_of(await take(subscription, 1)) == [1]
+            await until(lambda: proxy.cuts == 1)
+            await publisher.publish("a", 2)  # answers the second poll, whose answer is cut; a cache answers the third
+            await until(lambda: len(polls) > 3)
+            await publisher.publish("a", 3)
+            assert data_of(await take(subscription, 2)) == [2, 3]
+
+
+async def test_waits_are_longest_while_something_else_answers() -> None:
+    assert 15.0 <= backoff(20, longest=True) <= 30.0 and 5.0 <= backoff(20) <= 10.0
 
 
 async def test_back_off_obeys_the_server(daemon: RunDaemon) -> None:

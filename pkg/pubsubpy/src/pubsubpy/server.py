@@ -21,13 +21,14 @@ from .wire import MAX_LINE, Problem
 Token = str | Callable[[], str | Awaitable[str]]
 
 MAX_WAIT = 10.0  # seconds between two attempts, unless the server asks for more
+LONGEST_WAIT = 30.0  # the same, if answers come that bring nothing
 CALL_PATIENCE = 30.0  # seconds that a request that is not a poll may be silent
 MAX_BODY = 1 << 20  # bytes of an answer that is not a sequence of frames
 
 
-def backoff(failed: int) -> float:
+def backoff(failed: int, longest: bool = False) -> float:
     """Returns how long to wait after so many failures in a row: a random part of a bound that doubles."""
-    return min(MAX_WAIT, 0.2 * 2.0 ** min(failed, 10)) * random.uniform(0.5, 1.0)
+    return min(LONGEST_WAIT if longest else MAX_WAIT, 0.2 * 2.0 ** min(failed, 10)) * random.uniform(0.5, 1.0)
 
 
 @contextmanager

@@ -19,9 +19,10 @@ ItemT = TypeVar("ItemT", bound=Item)
 HELLO_PATIENCE = 5.0  # seconds until a transport that says nothing is replaced
 POLL_SLACK = 10.0  # seconds that a long poll may take beyond what the server promised
 MANY_FAILURES = 6  # in a row, after which a transport that once worked is replaced
+RUSH = 5  # answers in a row, soon and with nothing new, after which a new session begins; three times as many: wait longest
 QUEUE_BYTES = 16 << 20  # of frames that wait for the reader
 # After these problems a new session begins at the positions.
-LOST = {"stale_ack", "ack_beyond_sent", "poll_replaced", "session_ended", "session_unknown", "draining", "crowded"}
+LOST = {"stale_ack", "ack_beyond_sent", "poll_replaced", "session_ended", "session_unknown", "draining", "crowded", "repeated"}
 
 
 class State(NamedTuple):
@@ -70,9 +71,10 @@ class Subscription(Generic[ItemT]):
         self._session, self._count = "", 0  # its id, a capability, and how many of its frames came
         self._had: set[str] = set()  # names that the session has or had
         # Of more topics than _crowd, the server may have forgotten some. Failures are those in a row.
-        self._bytes = self._crowd = self._failures = 0
+        self._bytes = self._crowd = self._failures = self._rush = 0
         self._level = self._floor = 0  # the transport to try, and the one that worked last
-        self._settled = self._proven = self._useful = False  # some transport worked; this one; it brought something
+        # Some transport worked; this one was answered; it works; it brought something.
+        self._settled = self._answered = self._proven = self._useful = False
         self._refused, self._renewal = False, asyncio.create_task(asyncio.sleep(0))  # of the token
         self._watch: Watchdog | None = None
         self._task = asyncio.create_task(self._run())
@@ -208,7 +210,7 @@ class Subscription(Generic[ItemT]):
                 while len(self._queue) > self._length // 2 or self._bytes > QUEUE_BYTES // 2:
                     self._taken.clear()
                     await self._taken.wait()
-                began, self._proven, self._useful = moment(), False, False
+                began, self._answered, self._proven, self._useful = moment(), False, False, False
                 try:
                     if not self._session:
                         await self._open()
@@ -220,7 +222,8 @@ class Subscription(Generic[ItemT]):
                     if problem.status == 401 and self._session and not self._refused:
                         self._refused = True
                     elif wait := self._failed(problem, since(began)):
-                        self._show(State("waiting", wait=wait, reason=str(problem)))
+                        suspicion = "; nothing new comes: does a proxy in between answer or cut?" if self._rush >= RUSH else ""
+                        self._show(State("waiting", wait=wait, reason=f"{problem}{suspicion}"))
                         await pause(wait)
         except Exception as error:
             self._fail(error)
@@ -229,9 +232,11 @@ class Subscription(Generic[ItemT]):
         """Decides what to try next, and returns after how long. Raises the problem if nothing helps."""
         attached, lost = bool(self._session), problem.code in LOST
         if self._useful or lasted > MAX_WAIT:
-            self._failures = 0
+            self._failures = self._rush = 0
+        elif self._answered and lasted < 1.0:
+            self._rush += 1
         # What the server wrote to a stream counts as acked, though it may not have come.
-        if lost or (self._proven and self._transports[self._level] == "stream"):
+        if lost or self._rush == RUSH or (self._proven and self._transports[self._level] == "stream"):
             if problem.status in (404, 410, 503):
                 self._session = ""  # the server has ended it
             self._lose()
@@ -248,7 +253,7 @@ class Subscription(Generic[ItemT]):
             raise problem
         self._failures += 1
         at_once = lost and problem.status < 500 and self._failures == 1
-        return max(problem.retry_after, 0.0 if at_once else backoff(self._failures - 1))
+        return max(problem.retry_after, 0.0 if at_once else backoff(self._failures - 1, longest=self._rush >= 3 * RUSH))
 
     async def _open(self) -> None:
         self._show(State("connecting"))
@@ -289,6 +294,7 @@ class Subscription(Generic[ItemT]):
     async def _websocket(self) -> None:
         acked = self._count
         async with self._server.connect(f"/v1/ws?session={self._session}&ack={acked}", HELLO_PATIENCE) as (socket, self._watch):
+            self._answered = True
             async for line in socket:
                 self._take(line)
                 # Acks in time: the server waits for one after `unacked` frames.
@@ -300,20 +306,23 @@ class Subscription(Generic[ItemT]):
     async def _poll(self, transport: str) -> None:
         streams, timeout = transport == "stream", self._server.seconds("poll_timeout_ms", 25.0)
         query = {"ack": str(self._count), "mode": "stream" if streams else "batch", "r": secrets.token_hex(8)}  # r: against caches
-        began = moment()
+        began, before = moment(), self._count
         if not (streams or self._failures):
             self._show(State("open", transport))  # the server may hold its first answer for long
         async with self._server.open("GET", f"/v1/sessions/{self._session}/poll", HELLO_PATIENCE if streams else timeout + POLL_SLACK,
                                      params=query) as (response, self._watch):
+            self._answered = True
             if not streams:
                 self._prove()
             async for line in lines(response, self._watch):
                 self._take(line)
         if streams:
             raise Problem("cut", "the stream ended without an end frame")
+        if not self._useful and self._count > before:
+            raise Problem("repeated", "a poll was answered with what came before")
         if not self._useful and since(began) < min(1.0, timeout / 2):
             raise Problem("cut", "a poll was answered at once with nothing")
-        self._failures = 0
+        self._failures = self._rush = 0
 
     def _prove(self) -> None:
         """Notes that the transport gets through."""
