@@ -7,12 +7,12 @@ import json
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from .clock import Moment, moment, pause, since
-from .server import Server, Token, backoff, failures
+from .server import Server, Token, backoff
 from .subscription import ItemT, State, Subscription, begins
 from .wire import Item, Message, Position, Problem, check_topic
 
@@ -94,7 +94,8 @@ class Client(AbstractAsyncContextManager["Client"]):
         id: the idempotency key, 1 to 255 printable ASCII characters; a new one by default. ttl: whole seconds. key: for
         conflation. Publishes to a topic keep their order. They wait while the server is away, overloaded or
         limits them. If an answer is lost, the client repeats the publish while the server remembers its key.
-        Raises Problem: the server's, queue_full, closed, or unknown if the message may have been published.
+        Raises Problem: the server's, unexpected_answer if another program refuses the message, queue_full,
+        closed, or unknown if the message may have been published.
         """
         name = (id or self._prefix + secrets.token_hex(8)).replace("\\", "\\\\").replace('"', '\\"')
         if not (f"{name}{type}".isascii() and f"{name}{type}".isprintable() and len(id or "") <= 255):
@@ -121,24 +122,33 @@ class Client(AbstractAsyncContextManager["Client"]):
         lost: Moment | None = None  # when the first attempt began whose outcome is unknown
         wait, tries = 0.0, 0
         while True:
-            # Not in the last quarter: a request takes some time to arrive.
-            if lost and since(lost) + wait > 0.75 * self._server.seconds("idempotency_ms", WINDOW):
-                raise Problem("unknown", "no answer came in time", remedy="read the topic: the message may have been published")
+            self._check_window(lost, wait)
             await pause(wait, self._closed)
             if self._closed.is_set():
                 raise Problem("unknown" if lost else "closed", "the client is closed")
-            try:
-                if lost and not self._server.limits:
+            if lost and not self._server.limits:
+                with suppress(Problem):  # without the right to subscribe, the default counts
                     self._server.leave((await self._server.begin([]))["session"])
-                    continue
-                began = moment()
-                answer = await self._server.call("POST", path, **request)
-                with failures():
-                    return Published(Position(answer["position"]), answer["time"])
+                self._check_window(lost, 0.0)
+            began = moment()
+            try:
+                answer: Published = await self._server.call("POST", path, read_published, **request)
+                return answer
             except Problem as problem:
-                lost = lost or (began if problem.uncertain else None)
                 if not problem.transient:
-                    if lost:
-                        raise Problem("unknown", f"no answer came, and then: {problem}") from problem
-                    raise
+                    if not lost:
+                        raise
+                    detail = f"{problem.detail}; an earlier attempt had no answer, so the message may have been published"
+                    raise Problem(problem.code, detail, status=problem.status, remedy=problem.remedy) from problem
+                lost = lost or (began if problem.uncertain else None)
                 wait, tries = max(problem.retry_after, backoff(tries)), tries + 1
+
+    def _check_window(self, lost: Moment | None, wait: float) -> None:
+        """Raises unknown if the server may have forgotten the key of a publish when it is repeated."""
+        # Not in the last quarter: a request takes some time to arrive.
+        if lost and since(lost) + wait > 0.75 * self._server.seconds("idempotency_ms", WINDOW):
+            raise Problem("unknown", "no answer came in time", remedy="read the topic: the message may have been published")
+
+
+def read_published(answer: Any) -> Published:
+    return Published(Position(answer["position"]), int(answer["time"]))

@@ -16,12 +16,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from .clock import Watchdog
-from .wire import MAX_LINE, Problem
+from .wire import MAX_LINE, NONSENSE, Position, Problem
 
 Token = str | Callable[[], str | Awaitable[str]]
 
 MAX_WAIT = 10.0  # seconds between two attempts, unless the server asks for more
-LONGEST_WAIT = 30.0  # the same, if answers come that bring nothing
+LONGEST_WAIT = 30.0  # the same, if something else answers for the server
 CALL_PATIENCE = 30.0  # seconds that a request that is not a poll may be silent
 MAX_BODY = 1 << 20  # bytes of an answer that is not a sequence of frames
 
@@ -47,7 +47,7 @@ def failures() -> Iterator[None]:
 
 
 async def lines(response: httpx.Response, watch: Watchdog) -> AsyncIterator[bytes]:
-    """Yields the whole lines of an answer as they come."""
+    """Yields the lines of an answer as they come. Raises Problem if the last one is not whole."""
     rest = b""
     async for chunk in response.aiter_bytes():
         watch.hear()
@@ -56,15 +56,18 @@ async def lines(response: httpx.Response, watch: Watchdog) -> AsyncIterator[byte
             yield line
         if len(rest) > MAX_LINE:
             raise ValueError("a line is too long")
+    if rest:
+        raise strange(response.status_code, rest)
 
 
 async def body(response: httpx.Response, watch: Watchdog) -> bytes:
+    """Returns the body of an answer. Only the beginning of one that is longer than any of pubsubd."""
     content = b""
     async for chunk in response.aiter_bytes():
         watch.hear()
         content += chunk
         if len(content) > MAX_BODY:
-            raise ValueError("the body is too long")
+            break
     return content
 
 
@@ -73,19 +76,48 @@ def refusal(status: int, headers: Mapping[str, str], content: bytes | bytearray)
     wait = float(said) if (said := headers.get("Retry-After", "")).isdecimal() else 0.0
     try:
         return Problem.read({"retry_after_ms": wait * 1000, **json.loads(content), "status": status})
-    except (ValueError, KeyError, TypeError):
-        return Problem("unexpected_answer", f"{status} without pubsubd's error body", status=status,
-                       remedy="is this the address of a pubsubd server?", retry_after=wait)
+    except NONSENSE:
+        return foreign(status, "without pubsubd's error body", wait)
+
+
+def strange(status: int, content: bytes) -> Problem:
+    """Tells what a 2xx is that was not understood: half of pubsubd's answer, or the words of another program."""
+    with suppress(ValueError, RecursionError):
+        json.loads(content)
+        return foreign(status, "with JSON that is not pubsubd's")
+    if content.lstrip()[:1] in (b"", b"{", b"["):
+        return Problem("cut", "the answer is not whole")
+    return foreign(status, "with a page in place of an answer")
+
+
+def foreign(status: int, what: str, wait: float = 0.0) -> Problem:
+    return Problem("unexpected_answer", f"{status} {what}", status=status, retry_after=wait,
+                   remedy="is a proxy in between, or is this not a pubsubd server?")
+
+
+def members(*names: str) -> Callable[[Any], dict[str, Any]]:
+    """Returns a function that reads the answer to a request about a session."""
+    def read(answer: Any) -> dict[str, Any]:
+        told = {name: answer[name] for name in names}
+        return {**told, "positions": [*map(Position, answer["positions"])], "expires": float(answer.get("expires_ms", 0)) / 1000}
+    return read
 
 
 class Socket(ClientConnection):
-    """A WebSocket that tells when bytes come."""
+    """A WebSocket that tells when bytes come. It follows no redirect: the token is for this server."""
 
     hear: Callable[[], None] = staticmethod(lambda: None)
 
     def data_received(self, data: bytes) -> None:
         self.hear()
         super().data_received(data)
+
+    async def handshake(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            await super().handshake(*args, **kwargs)
+        except InvalidStatus as error:
+            answer = error.response
+            raise refusal(answer.status_code, answer.headers, answer.body or b"") from error
 
 
 class Server:
@@ -121,12 +153,15 @@ class Server:
         return self._header
 
     @asynccontextmanager
-    async def open(self, method: str, path: str, patience: float, *, headers: Mapping[str, str] | None = None,
+    async def open(self, method: str, path: str, patience: float, *, renew: bool = True, headers: Mapping[str, str] | None = None,
                    **request: Any) -> AsyncIterator[tuple[httpx.Response, Watchdog]]:
-        """Sends a request. The answer may be silent for `patience` seconds. Raises Problem unless it is 2xx."""
+        """Sends a request. The answer may be silent for `patience` seconds. Raises Problem unless it is 2xx.
+
+        With renew, the request is repeated with a new token when one is refused.
+        """
         with failures():
             sent = await self.authorize()
-            for last in (False, True):
+            for last in (not renew, True):
                 request["headers"], request["timeout"] = {**(headers or {}), **sent}, httpx.Timeout(10.0, read=None)
                 async with Watchdog(patience) as watch, self._http.stream(method, path, **request) as response:
                     if response.is_success:
@@ -136,10 +171,14 @@ class Server:
                 if last or problem.status != 401 or sent == (sent := await self.authorize(sent)):
                     raise problem
 
-    async def call(self, method: str, path: str, **request: Any) -> Any:
-        """Sends a request and returns the JSON of its answer."""
+    async def call(self, method: str, path: str, read: Callable[[Any], Any] | None = lambda answer: answer, **request: Any) -> Any:
+        """Sends a request, and reads the JSON of its answer. What cannot be read is no answer, or another program's."""
         async with self.open(method, path, CALL_PATIENCE, **request) as (response, watch):
-            return json.loads(await body(response, watch) or b"null")
+            content = await body(response, watch)
+        try:
+            return read and read(json.loads(content))
+        except NONSENSE as error:
+            raise strange(response.status_code, content) from error
 
     @asynccontextmanager
     async def connect(self, path: str, patience: float) -> AsyncIterator[tuple[Socket, Watchdog]]:
@@ -147,34 +186,30 @@ class Server:
         url = "ws" + str(self._http.base_url).rstrip("/").removeprefix("http") + path
         with failures():
             sent = await self.authorize()
-            try:
-                async with Watchdog(patience) as watch, connect(
-                        url, additional_headers=sent, ssl=self._ssl if url.startswith("wss") else None, compression=None,
-                        max_size=MAX_LINE, open_timeout=None, close_timeout=0.1, ping_interval=self.seconds("heartbeat_ms", 15.0),
-                        ping_timeout=None, create_connection=Socket) as socket:
-                    assert isinstance(socket, Socket)
-                    socket.hear = watch.hear
-                    yield socket, watch
-            except InvalidStatus as error:
-                answer = error.response
-                raise refusal(answer.status_code, answer.headers, answer.body or b"") from error
+            async with Watchdog(patience) as watch, connect(
+                    url, additional_headers=sent, ssl=self._ssl if url.startswith("wss") else None, compression=None,
+                    max_size=MAX_LINE, open_timeout=None, close_timeout=0.1, ping_interval=self.seconds("heartbeat_ms", 15.0),
+                    ping_timeout=None, create_connection=Socket) as socket:
+                assert isinstance(socket, Socket)
+                socket.hear = watch.hear
+                yield socket, watch
 
     async def begin(self, topics: list[Any]) -> Any:
         """Opens a session and learns the server's limits."""
-        answer = await self.call("POST", "/v1/sessions", json={"topics": topics})
-        with failures():
-            self.limits.update(answer["limits"])
-            return answer
+        answer = await self.call("POST", "/v1/sessions", members("session", "limits"), json={"topics": topics})
+        self.limits.update(answer["limits"])
+        return answer
 
     async def extend(self, session: str) -> float:
         """Renews a session with the token in use. Returns the seconds until that expires; 0 if it does not."""
-        return float((await self.call("PATCH", f"/v1/sessions/{session}", json={})).get("expires_ms", 0)) / 1000
+        answer = await self.call("PATCH", f"/v1/sessions/{session}", members(), json={})
+        return float(answer["expires"])
 
     def leave(self, session: str) -> None:
         """Ends a session in the background. Otherwise the server ends it when no poll comes."""
         async def end() -> None:
             with suppress(Problem, TimeoutError):
-                await asyncio.wait_for(self.call("DELETE", f"/v1/sessions/{session}"), 2.0)
+                await asyncio.wait_for(self.call("DELETE", f"/v1/sessions/{session}", None), 2.0)
         if session:
             task = asyncio.create_task(end())
             self._leaving.add(task)

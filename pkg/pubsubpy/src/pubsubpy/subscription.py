@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from .clock import Watchdog, moment, pause, since
-from .server import MAX_WAIT, Server, backoff, failures, lines
+from .server import MAX_WAIT, Server, backoff, lines, members, strange
 from .wire import NAME, Gap, Hello, Item, Message, Position, Problem, check_topic, decode, is_pattern
 
 ItemT = TypeVar("ItemT", bound=Item)
@@ -21,8 +21,9 @@ POLL_SLACK = 10.0  # seconds that a long poll may take beyond what the server pr
 MANY_FAILURES = 6  # in a row, after which a transport that once worked is replaced
 RUSH = 5  # answers in a row, soon and with nothing new, after which a new session begins; three times as many: wait longest
 QUEUE_BYTES = 16 << 20  # of frames that wait for the reader
-# After these problems a new session begins at the positions.
-LOST = {"stale_ack", "ack_beyond_sent", "poll_replaced", "session_ended", "session_unknown", "draining", "crowded", "repeated"}
+# After these problems a new session begins at the positions. The server has ended the old one after those of ENDED.
+ENDED = {"session_ended", "session_unknown", "draining"}
+LOST = ENDED | {"stale_ack", "ack_beyond_sent", "poll_replaced", "crowded", "repeated"}
 
 
 class State(NamedTuple):
@@ -168,7 +169,8 @@ class Subscription(Generic[ItemT]):
                     self._restart()
                 elif add or gone:
                     begin = [self._came.get(name, names[name]) for name in add]
-                    answer = await self._server.call("PATCH", f"/v1/sessions/{session}", json={"add": begin, "remove": [*gone]})
+                    change = {"add": begin, "remove": [*gone]}
+                    answer = await self._server.call("PATCH", f"/v1/sessions/{session}", members(), json=change)
                     self._had |= add
                     if session == self._session:
                         self._settle(answer["positions"])
@@ -237,8 +239,8 @@ class Subscription(Generic[ItemT]):
             self._rush += 1
         # What the server wrote to a stream counts as acked, though it may not have come.
         if lost or self._rush == RUSH or (self._proven and self._transports[self._level] == "stream"):
-            if problem.status in (404, 410, 503):
-                self._session = ""  # the server has ended it
+            if problem.code in ENDED:
+                self._session = ""
             self._lose()
         elif attached and not self._proven and problem.code != "unreachable" and problem.status != 401:
             patient = problem.by_server or (self._settled and self._failures < MANY_FAILURES)
@@ -249,21 +251,21 @@ class Subscription(Generic[ItemT]):
             self._level = self._floor
         if problem.code in ("full", "crowded"):
             return 0.0
-        if not (lost or problem.transient):
+        if problem.by_server and not (lost or problem.transient):
             raise problem
         self._failures += 1
         at_once = lost and problem.status < 500 and self._failures == 1
-        return max(problem.retry_after, 0.0 if at_once else backoff(self._failures - 1, longest=self._rush >= 3 * RUSH))
+        longest = self._rush >= 3 * RUSH or not (lost or problem.transient)
+        return max(problem.retry_after, 0.0 if at_once else backoff(self._failures - 1, longest))
 
     async def _open(self) -> None:
         self._show(State("connecting"))
         marks = {**self._names, **self._came}.items()
         wanted = [mark for name, mark in marks if self._patterned or name in self._names]
         answer = await self._server.begin([{"topic": mark, "max_rate": self._max_rate} if self._max_rate else mark for mark in wanted])
-        with failures():
-            self._session, self._count, self._had = answer["session"], 0, set(self._names)
-            self._settle(answer["positions"])
-            self._keep(answer.get("expires_ms", 0) / 1000)
+        self._session, self._count, self._had = answer["session"], 0, set(self._names)
+        self._settle(answer["positions"])
+        self._keep(answer["expires"])
         self._crowd = max(500, 2 * len(self._came))
         self._ready.set()
 
@@ -309,19 +311,22 @@ class Subscription(Generic[ItemT]):
         began, before = moment(), self._count
         if not (streams or self._failures):
             self._show(State("open", transport))  # the server may hold its first answer for long
+        # The token in the header is not the session's: if one is refused, the session is renewed first.
         async with self._server.open("GET", f"/v1/sessions/{self._session}/poll", HELLO_PATIENCE if streams else timeout + POLL_SLACK,
-                                     params=query) as (response, self._watch):
+                                     renew=False, params=query) as (response, self._watch):
             self._answered = True
-            if not streams:
-                self._prove()
             async for line in lines(response, self._watch):
-                self._take(line)
+                try:
+                    self._take(line)
+                except Problem as problem:
+                    raise strange(response.status_code, line) if problem.code == "malformed" else problem
         if streams:
             raise Problem("cut", "the stream ended without an end frame")
         if not self._useful and self._count > before:
             raise Problem("repeated", "a poll was answered with what came before")
         if not self._useful and since(began) < min(1.0, timeout / 2):
             raise Problem("cut", "a poll was answered at once with nothing")
+        self._prove()
         self._failures = self._rush = 0
 
     def _prove(self) -> None:
@@ -337,6 +342,7 @@ class Subscription(Generic[ItemT]):
             raise frame
         if isinstance(frame, Hello):
             self._server.limits.update(frame.limits)
+        if frame and not self._proven:
             self._prove()
         if not isinstance(frame, (Message, Gap)):
             return

@@ -21,7 +21,7 @@ class Problem(Exception):
     """An error with a code to act on.
 
     The server's codes are listed in PROTOCOL.md. The client's own codes are: unreachable (no
-    connection), cut (a connection failed), malformed and unexpected_answer (not pubsubd's words),
+    connection), cut (an answer is missing or not whole), malformed and unexpected_answer (not pubsubd's words),
     token_failed, queue_full, closed, and unknown (the message may have been published).
     """
 
@@ -32,7 +32,9 @@ class Problem(Exception):
 
     @classmethod
     def read(cls, members: dict[str, Any]) -> Problem:
-        return cls(str(members["code"]), str(members.get("detail", members["title"])), status=int(members["status"]),
+        if not isinstance(members["code"], str):
+            raise TypeError("code is not text")
+        return cls(members["code"], str(members.get("detail", members["title"])), status=int(members["status"]),
                    remedy=str(members.get("remedy", "")), retry_after=members.get("retry_after_ms", 0) / 1000)
 
     @property
@@ -48,8 +50,9 @@ class Problem(Exception):
     @property
     def uncertain(self) -> bool:
         """Whether the server may have carried out the request."""
-        lost = self.code in ("cut", "malformed")
-        return self.status >= 500 and not (self.status == 503 and self.by_server) if self.status else lost
+        if self.by_server:
+            return self.status >= 500 and self.status != 503
+        return self.transient and self.code in ("cut", "malformed", "unexpected_answer")
 
 
 class Position(str):
@@ -109,6 +112,9 @@ class Hello(NamedTuple):
 
 Item = Message | Gap
 
+# What reading an answer raises that is not what it should be.
+NONSENSE = (Problem, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
 
 def check_topic(name: str, form: str = TOPIC) -> str:
     """Returns the name of a topic, or with the form NAME of a pattern too. Raises Problem invalid_topic."""
@@ -142,7 +148,7 @@ def decode(line: str | bytes) -> Message | Gap | Hello | Problem | None:
             return None
         problem = inner if kind == "end" else inner.get("problem")
         return problem and Problem.read(problem)
-    except (Problem, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except NONSENSE as error:
         raise Problem("malformed", f"a frame makes no sense: {error!r}") from error
 
 
