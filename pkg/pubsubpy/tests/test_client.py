@@ -573,6 +573,26 @@ async def test_waits_are_longest_while_something_else_answers() -> None:
     assert 15.0 <= backoff(20, longest=True) <= 30.0 and 5.0 <= backoff(20) <= 10.0
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_an_exception_in_on_state_is_reported_and_delivery_goes_on(daemon: RunDaemon, transport: str) -> None:
+    reported: list[Any] = []
+
+    def on_state(state: State) -> None:
+        raise LookupError(state.name)
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+    async with daemon() as server, proxied(server) as proxy:
+        async with Client(proxy.url, transports=[transport], on_state=on_state) as client, client.subscribe("a") as subscription:
+            for n in range(3):
+                await client.publish("a", n)
+                assert data_of(await take(subscription, 1)) == [n]
+                proxy.cut()
+        with pytest.raises(Problem) as end:
+            await subscription.get()
+        assert end.value.code == "closed" and not client._subscriptions and subscription._task.done()
+    assert {str(error) for error in reported} >= {"open", "closed"}
+
+
 async def test_a_page_that_is_long_is_the_answer_of_another_program(daemon: RunDaemon) -> None:
     async with daemon() as server, proxied(server) as proxy, Client(proxy.url) as client:
         proxy.gate = lambda request: answered(403, b"<p>" * 1_000_000)

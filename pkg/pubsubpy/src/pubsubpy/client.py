@@ -32,8 +32,8 @@ class Client(AbstractAsyncContextManager["Client"]):
     token: a string, or a function (or coroutine function) that returns one. The client calls the function
     again when most of the token's time is over, and when the server refuses the token. queue: how many items
     may wait in each subscription. max_pending: how many publishes may wait while the server is away.
-    transports: those to try, in order. on_state: called with each new State of a subscription. ssl: a context
-    for https.
+    transports: those to try, in order. on_state: called with each new State of a subscription; what it raises
+    goes to the exception handler of the event loop. ssl: a context for https.
     """
 
     def __init__(self, url: str, *, token: Token | None = None, queue: int = 1000, max_pending: int = 1000,

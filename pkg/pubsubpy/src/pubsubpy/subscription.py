@@ -204,7 +204,10 @@ class Subscription(Generic[ItemT]):
     def _show(self, state: State) -> None:
         if state != self.state:
             self.state = state
-            self._report(state)
+            try:
+                self._report(state)
+            except Exception as error:
+                asyncio.get_running_loop().call_exception_handler({"message": "on_state raised an exception", "exception": error})
 
     async def _run(self) -> None:
         try:
