@@ -406,6 +406,25 @@ async def test_own_messages_are_left_out(daemon: RunDaemon) -> None:
             assert data_of(await take(subscription, 2)) == ["theirs", "named"]
 
 
+async def test_own_messages_move_the_position(daemon: RunDaemon) -> None:
+    """Otherwise a later subscription begins before what the history holds, and gets a gap although nothing is lost."""
+    async with daemon("--history-messages=10") as server, pair(server.url, server.url) as (client, other):
+        async with client.subscribe(["a", "b"], echo=False, start="now") as subscription:
+            for n in range(30):
+                last = await client.publish("a", n)
+            await until(lambda: last.position in subscription.positions)
+            # Behind an item that waits, the position waits, too.
+            await other.publish("a", "theirs")
+            for n in range(5):
+                last = await client.publish("a", n)
+            await until(lambda: subscription._came["a"] == last.position)
+            assert last.position not in subscription.positions
+            assert data_of(await take(subscription, 1)) == ["theirs"] and last.position in subscription.positions
+            positions = subscription.positions
+        await other.publish("b", "next")
+        assert data_of(await take(client.subscribe(["a", "b"], start=positions), 1)) == ["next"]
+
+
 async def test_a_publish_whose_answer_is_lost_is_made_once(daemon: RunDaemon) -> None:
     async with daemon() as server, proxied(server) as proxy, pair(proxy.url, server.url) as (client, other):
         async with other.subscribe("a") as subscription:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -66,6 +66,7 @@ class Subscription(Generic[ItemT]):
         self._came = dict(positions)  # of the last items that came: a new session begins here
         self._positions = dict(positions)  # of the last items that the reader took
         self._queue: deque[tuple[Item, int]] = deque()  # with the sizes of frames, _bytes together
+        self._waiting: Counter[str] = Counter()  # items in the queue, by topic
         self._stale = True  # load must be called before the next message
         self._error: Exception | None = None
         self._arrived, self._taken, self._ready, self._changing = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Lock()
@@ -108,10 +109,14 @@ class Subscription(Generic[ItemT]):
             self._bytes -= size
             self._taken.set()
             self._positions[item.topic] = item.position
-            if self._load and isinstance(item, Gap):
-                self._stale = True
-            elif not (self._own and isinstance(item, Message) and (item.id or "").startswith(self._own)):
+            self._waiting[item.topic] -= 1
+            if not self._waiting[item.topic]:
+                del self._waiting[item.topic]
+                # Only messages of our own can have come after it.
+                self._positions[item.topic] = self._came.get(item.topic, item.position)
+            if not (self._load and isinstance(item, Gap)):
                 return cast(ItemT, item)
+            self._stale = True
 
     async def __aiter__(self) -> AsyncIterator[ItemT]:
         try:
@@ -188,6 +193,7 @@ class Subscription(Generic[ItemT]):
                     self._positions.pop(name, None)
                 self._queue = deque(entry for entry in self._queue if entry[0].topic not in gone)
                 self._bytes = sum(size for _, size in self._queue)
+                self._waiting = Counter(item.topic for item, _ in self._queue)
             await self.ready()
 
     def _restart(self) -> None:
@@ -352,13 +358,21 @@ class Subscription(Generic[ItemT]):
         if len(self._queue) >= self._length or self._bytes >= QUEUE_BYTES:
             raise Problem("full", "the reader is slow")
         self._count += 1
-        if self._is_new(frame):
-            self._came[frame.topic], self._useful = frame.position, True
-            self._queue.append((frame, len(line)))
-            self._bytes += len(line)
-            self._arrived.set()
-            if self._patterned and len(self._came) > self._crowd:
-                raise Problem("crowded", "the server may have forgotten some topics")
+        if not self._is_new(frame):
+            return
+        self._came[frame.topic], self._useful = frame.position, True
+        if not (self._own and isinstance(frame, Message) and (frame.id or "").startswith(self._own)):
+            self._put(frame, len(line))
+        elif frame.topic not in self._waiting:
+            self._positions[frame.topic] = frame.position
+        if self._patterned and len(self._came) > self._crowd:
+            raise Problem("crowded", "the server may have forgotten some topics")
+
+    def _put(self, item: Item, size: int) -> None:
+        self._queue.append((item, size))
+        self._bytes += size
+        self._waiting[item.topic] += 1
+        self._arrived.set()
 
     def _is_new(self, item: Item) -> bool:
         """Whether the subscriber wants the item and does not have it."""
