@@ -8,14 +8,15 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Daemon
+from conftest import Daemon, proxied, until
 
-from pubsubpy import Client, Message, Problem, State
+from pubsubpy import Client, Gap, Item, Message, Problem, State, Subscription
 
 TRANSPORTS = ["websocket", "stream", "poll"]
 SECRET = b"0123456789abcdef0123456789ABCDEF"
@@ -25,10 +26,10 @@ def encoded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def token(expires: float) -> str:
-    """Returns a token of ann for all topics."""
+def token(expires: float, *topics: str) -> str:
+    """Returns a token of ann for topics; by default, for all."""
     claims = {"sub": "ann", "name": "Ann", "iat": min(time.time(), expires - 1), "exp": expires,
-              "pubsub": [{"topics": [">"], "allow": ["subscribe", "publish"]}]}
+              "pubsub": [{"topics": topics or [">"], "allow": ["subscribe", "publish"]}]}
     signed = encoded(b'{"alg":"HS256"}') + "." + encoded(json.dumps(claims).encode())
     return signed + "." + encoded(hmac.digest(SECRET, signed.encode(), hashlib.sha256))
 
@@ -95,3 +96,87 @@ async def test_a_token_that_is_refused_again_ends_the_subscription(tmp_path: Pat
                 await subscription.get()
             assert refusal.value.code == "token_expired"
             assert subscription.state.name == "closed" and "expired" in subscription.state.reason
+
+
+async def take(subscription: Subscription[Item], number: int) -> list[Any]:
+    """Returns the data of messages, and the topic and reason of gaps."""
+    items = [await subscription.get() for _ in range(number)]
+    return [(item.topic, item.reason) if isinstance(item, Gap) else item.data for item in items]
+
+
+def rights(*tokens: str) -> Callable[[], str]:
+    """Returns a function that gives these tokens out, one after the other, each once."""
+    left = iter(tokens)
+    return lambda: next(left)
+
+
+async def renewed(client: Client, subscription: Subscription[Item], session: str) -> None:
+    """Gets another token, which the session takes over if it is kept; otherwise a new session begins with it."""
+    await client._server.authorize(await client._server.authorize())
+    if session == "kept":
+        await client._server.extend(subscription._session)
+    else:
+        await client._server.call("DELETE", f"/v1/sessions/{subscription._session}", None)
+
+
+@pytest.mark.parametrize("session", ["kept", "lost"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_topics_resume_with_a_new_token_of_equal_or_lesser_rights(tmp_path: Path, transport: str, session: str) -> None:
+    later = time.time() + 3600
+    source = rights(token(later - 2, ">"), token(later - 1, "a", "b", "c"), token(later, "a", "c"), token(later, "c"))
+    async with daemon(tmp_path) as server, Client(server.url, token=source, transports=[transport]) as client:
+        async with Client(server.url, token=token(later)) as publisher, client.subscribe(["a", "b", "c"]) as subscription:
+
+            async def renew() -> None:
+                await until(lambda: subscription.state.name == "open")
+                await renewed(client, subscription, session)
+
+            await publisher.publish("a", 1)
+            assert await take(subscription, 1) == [1]
+            await renew()
+            await publisher.publish("b", 2)
+            assert await take(subscription, 1) == [2]
+            await renew()
+            assert await take(subscription, 1) == [("b", "forbidden")]
+            for topic in "abc":
+                await publisher.publish(topic, topic)
+            assert sorted(await take(subscription, 2)) == ["a", "c"]
+            with pytest.raises(Problem) as refusal:
+                await subscription.add("b")
+            assert refusal.value.code == "forbidden" and "b" in refusal.value.detail
+            await publisher.publish("c", 3)
+            assert await take(subscription, 1) == [3]
+            await renew()
+            assert await take(subscription, 1) == [("a", "forbidden")]
+            await publisher.publish("c", 4)
+            assert await take(subscription, 1) == [4]
+
+
+@pytest.mark.parametrize("session", ["kept", "lost"])
+async def test_a_pattern_that_is_refused_leaves_the_others(tmp_path: Path, session: str) -> None:
+    later = time.time() + 3600
+    source = rights(token(later - 1), token(later, "log.*"))
+    async with daemon(tmp_path) as server, Client(server.url, token=source) as client:
+        async with Client(server.url, token=token(later)) as publisher, client.subscribe(["chat.*", "log.*"]) as subscription:
+            for topic in ("chat.a", "log.a"):
+                await publisher.publish(topic, topic)
+            assert sorted(await take(subscription, 2)) == ["chat.a", "log.a"]
+            await renewed(client, subscription, session)
+            assert await take(subscription, 1) == [("chat.*", "forbidden")]
+            for topic in ("chat.b", "log.b"):
+                await publisher.publish(topic, topic)
+            subscription._restart()
+            assert await take(subscription, 1) == ["log.b"]
+
+
+@pytest.mark.parametrize("session", ["kept", "lost"])
+async def test_a_subscription_ends_when_its_last_topic_is_refused(tmp_path: Path, session: str) -> None:
+    later = time.time() + 3600
+    source = rights(token(later - 1), token(later, "other"))
+    async with daemon(tmp_path) as server, Client(server.url, token=source) as client, client.subscribe("a") as subscription:
+        await renewed(client, subscription, session)
+        with pytest.raises(Problem) as refusal:
+            while True:
+                item = await subscription.get()
+                assert isinstance(item, Gap) and item.reason == "forbidden"
+        assert refusal.value.code == "forbidden" and "a" in refusal.value.detail

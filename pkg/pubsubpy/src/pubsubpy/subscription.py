@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from .clock import Watchdog, moment, pause, since
 from .server import MAX_WAIT, Server, backoff, lines, members, strange
-from .wire import NAME, Gap, Hello, Item, Message, Position, Problem, check_topic, decode, is_pattern
+from .wire import NAME, Gap, Hello, Item, Message, Position, Problem, check_topic, decode, is_pattern, matches
 
 ItemT = TypeVar("ItemT", bound=Item)
 
@@ -195,6 +195,8 @@ class Subscription(Generic[ItemT]):
                 self._bytes = sum(size for _, size in self._queue)
                 self._waiting = Counter(item.topic for item, _ in self._queue)
             await self.ready()
+            if refused := add - self._names.keys():
+                raise Problem("forbidden", f"the token does not permit {', '.join(sorted(refused))}", status=403)
 
     def _restart(self) -> None:
         self._lose()
@@ -269,14 +271,48 @@ class Subscription(Generic[ItemT]):
 
     async def _open(self) -> None:
         self._show(State("connecting"))
-        marks = {**self._names, **self._came}.items()
-        wanted = [mark for name, mark in marks if self._patterned or name in self._names]
-        answer = await self._server.begin([{"topic": mark, "max_rate": self._max_rate} if self._max_rate else mark for mark in wanted])
+        marks = {name: mark for name, mark in {**self._names, **self._came}.items() if self._patterned or name in self._names}
+        try:
+            answer = await self._begin(marks)
+        except Problem as problem:
+            if problem.code != "forbidden" or not self._had:
+                raise
+            refused = await self._refusals(marks)
+            if len(refused) == len(marks):
+                raise
+            for name in refused:
+                if (at := self._came.get(name)) and (name in self._had or name not in self._names):
+                    self._put(Gap(name, "forbidden", at, at), 0)
+                self._forbid(name)
+            return await self._open()
         self._session, self._count, self._had = answer["session"], 0, set(self._names)
         self._settle(answer["positions"])
         self._keep(answer["expires"])
         self._crowd = max(500, 2 * len(self._came))
         self._ready.set()
+
+    async def _begin(self, marks: Mapping[str, str]) -> Any:
+        rate = self._max_rate
+        return await self._server.begin([{"topic": mark, "max_rate": rate} if rate else mark for mark in marks.values()])
+
+    async def _refusals(self, marks: Mapping[str, str]) -> list[str]:
+        """Finds the names that the token no longer permits: the server refuses all together."""
+        try:
+            self._server.leave((await self._begin(marks))["session"])
+            return []
+        except Problem as problem:
+            if problem.code != "forbidden":
+                raise
+        names, half = [*marks], len(marks) // 2
+        parts = [names[:half], names[half:]] if half else []
+        return [name for part in parts for name in await self._refusals({name: marks[name] for name in part})] or names
+
+    def _forbid(self, name: str) -> None:
+        """Forgets a name that the token no longer permits, so that the others go on."""
+        self._names.pop(name, None)
+        self._came.pop(name, None)
+        if is_pattern(name):
+            self._came = {topic: at for topic, at in self._came.items() if any(matches(other, topic) for other in self._names)}
 
     def _keep(self, left: float) -> None:
         """Renews the token of the session, which has so many seconds left, from now on."""
@@ -365,6 +401,10 @@ class Subscription(Generic[ItemT]):
             self._put(frame, len(line))
         elif frame.topic not in self._waiting:
             self._positions[frame.topic] = frame.position
+        if isinstance(frame, Gap) and frame.reason == "forbidden":
+            self._forbid(frame.topic)
+            if not self._names:
+                raise Problem("forbidden", f"the token no longer permits {frame.topic}", status=403)
         if self._patterned and len(self._came) > self._crowd:
             raise Problem("crowded", "the server may have forgotten some topics")
 
@@ -376,8 +416,10 @@ class Subscription(Generic[ItemT]):
 
     def _is_new(self, item: Item) -> bool:
         """Whether the subscriber wants the item and does not have it."""
-        came, now = self._came.get(item.topic), item.position
+        came, now, wanted = self._came.get(item.topic), item.position, self._patterned or item.topic in self._names
         if not came or came.epoch != now.epoch or now.offset > came.offset:
-            return self._patterned or item.topic in self._names
-        # Only this gap leads back: the topic's numbering is behind the position.
-        return isinstance(item, Gap) and item.reason == "restarted" and item.after == came
+            return wanted
+        if not isinstance(item, Gap):
+            return False
+        # Only these gaps lead back, or nowhere: the topic's numbering is behind the position, or the subscription ended.
+        return item.reason == "restarted" and item.after == came or item.reason == "forbidden" and wanted

@@ -128,6 +128,11 @@ def is_pattern(name: str) -> bool:
     return "*" in name or ">" in name
 
 
+def matches(name: str, topic: str) -> bool:
+    """Whether a topic is the one of that name, or a pattern of that name covers it."""
+    return bool(re.fullmatch(name.replace(".", r"\.").replace("*", "[^.]+").replace(">", ".+"), topic))
+
+
 def decode(line: str | bytes) -> Message | Gap | Hello | Problem | None:
     """Reads a line of NDJSON. A Problem ends the answer; None (a heartbeat) says nothing."""
     try:
