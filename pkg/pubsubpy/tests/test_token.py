@@ -119,6 +119,91 @@ async def renewed(client: Client, subscription: Subscription[Item], session: str
         await client._server.call("DELETE", f"/v1/sessions/{subscription._session}", None)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_token_that_is_refreshed_across_a_reconnect_is_used_from_then_on(tmp_path: Path, transport: str) -> None:
+    """The function is called once for the reconnect, and the old token is not sent again."""
+    old, new = token(time.time() + 3600), token(time.time() + 7200)
+    problem = b'{"title":"Unauthorized","status":401,"code":"token_expired"}'
+    sent: list[bytes] = []
+
+    def gate(request: bytes) -> bytes | None:
+        sent.append(request)
+        if not refuses or old.encode() not in request:
+            return None
+        return b"HTTP/1.1 401 x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(problem), problem)
+
+    refuses = False
+    async with daemon(tmp_path) as server, proxied(server) as proxy, Client(server.url, token=new) as publisher:
+        proxy.gate = gate
+        async with Client(proxy.url, token=rights(old, new), transports=[transport]) as client, client.subscribe("a") as subscription:
+            await until(lambda: subscription.state.name == "open")
+            refuses = True
+            sent.clear()
+            proxy.cut()
+            await publisher.publish("a", 1)
+            assert await take(subscription, 1) == [1]
+            uses = ["new" if new.encode() in request else "old" for request in sent if b"uthorization:" in request]
+            assert "new" in uses and "old" not in uses[uses.index("new"):]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_static_token_is_replaced_before_it_expires(tmp_path: Path, transport: str) -> None:
+    expires = time.time() + 2
+    async with daemon(tmp_path) as server, Client(server.url, token=token(expires), transports=[transport]) as client:
+        async with client.subscribe("a") as subscription:
+            session = subscription._session
+            client.set_token(token(time.time() + 3600))
+            await asyncio.sleep(expires + 0.3 - time.time())
+            await client.publish("a", 1)
+            assert await take(subscription, 1) == [1] and subscription._session == session
+
+
+async def test_a_new_token_heals_what_ended_with_a_static_one(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as server, Client(server.url, token=token(time.time() + 1.5)) as client:
+        async with client.subscribe("a") as subscription:
+            with pytest.raises(Problem) as refusal:
+                await subscription.get()
+            assert refusal.value.code == "token_expired"
+        client.set_token(token(time.time() + 3600))
+        await client.publish("a", 1)
+        assert await take(client.subscribe("a", start=map(str, subscription.positions)), 1) == [1]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_slow_token_pauses_no_delivery(tmp_path: Path, transport: str) -> None:
+    asked, slow = [0], asyncio.Event()
+
+    async def source() -> str:
+        asked[0] += 1
+        if asked[0] == 2:
+            await slow.wait()
+        return token(time.time() + 3600)
+
+    async with daemon(tmp_path) as server, Client(server.url, token=source, transports=[transport]) as client:
+        async with client.subscribe("a") as subscription:
+            subscription._keep(1.01)  # as if it expired soon
+            await until(lambda: asked[0] == 2)
+            for n in range(5):
+                await client.publish("a", n)
+                assert await take(subscription, 1) == [n]
+            slow.set()
+
+
+async def test_a_token_function_that_is_cancelled_is_called_again(tmp_path: Path) -> None:
+    asked = [0]
+    states: list[State] = []
+
+    async def source() -> str:
+        asked[0] += 1
+        if asked[0] == 1:
+            raise asyncio.CancelledError  # as when a task of the application that gets the token is cancelled
+        return token(time.time() + 3600)
+
+    async with daemon(tmp_path) as server, Client(server.url, token=source, on_state=states.append) as client:
+        async with client.subscribe("a"):
+            assert [state.reason[:12] for state in states if state.name == "waiting"] == ["token_failed"]
+
+
 @pytest.mark.parametrize("session", ["kept", "lost"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_topics_resume_with_a_new_token_of_equal_or_lesser_rights(tmp_path: Path, transport: str, session: str) -> None:

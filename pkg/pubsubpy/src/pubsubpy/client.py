@@ -58,6 +58,10 @@ class Client(AbstractAsyncContextManager["Client"]):
             subscription.close()
         await self._server.close()
 
+    def set_token(self, token: Token) -> None:
+        """Takes another token, or a function that returns one, from now on. Open subscriptions continue with it."""
+        self._server.use(token)
+
     def subscribe(self, topics: str | Iterable[str], *, start: str | Iterable[str] = "now", max_rate: str = "",
                   echo: bool = True) -> Subscription[Item]:
         """Subscribes to topics and patterns. Items are Messages and Gaps.

@@ -127,11 +127,11 @@ class Server:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"the URL must begin with http:// or https://; got {url!r}")
         self.limits: dict[str, int] = {}  # as the server told last; empty until then
-        self._source, self._asking, self._ssl = token, asyncio.Lock(), context
-        self._header = {"Authorization": f"Bearer {token}"} if isinstance(token, str) and token else {}
+        self._asking, self._ssl = asyncio.Lock(), context
         self._http = httpx.AsyncClient(base_url=url, verify=context or True, headers={"User-Agent": "pubsubpy"},
                                        limits=httpx.Limits(max_connections=None, max_keepalive_connections=20))
         self._leaving: set[asyncio.Task[None]] = set()
+        self.use(token)
 
     async def close(self) -> None:
         await asyncio.gather(*self._leaving)
@@ -141,15 +141,28 @@ class Server:
         """Returns a limit of time. The server tells it in milliseconds."""
         return min(max(self.limits.get(limit, 0) / 1000, 0.0), 86_400.0) or default
 
+    def use(self, token: Token | None) -> None:
+        """Takes another token, or another function that returns one."""
+        self._source = token
+        self._header = {"Authorization": f"Bearer {token}"} if isinstance(token, str) and token else {}
+
     async def authorize(self, refused: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Returns the header with the token in use. If the header in use is `refused`, gets a new token first."""
-        async with self._asking:
-            if callable(self._source) and self._header == (refused or {}):
-                try:
-                    token = self._source()
-                    self._header = {"Authorization": f"Bearer {await token if inspect.isawaitable(token) else token}"}
-                except Exception as error:
-                    raise Problem("token_failed", f"the token callback failed: {error!r}") from error
+        """Returns the header with the token in use. If that is `refused`, gets a new token first.
+
+        Others do not wait meanwhile: a function that takes long delays no poll and no publish.
+        """
+        if callable(source := self._source) and self._header == (refused or {}):
+            async with self._asking:
+                if source is self._source and self._header == (refused or {}):
+                    try:
+                        token = source()
+                        token = await token if inspect.isawaitable(token) else token
+                    except (Exception, asyncio.CancelledError) as error:
+                        if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
+                            raise
+                        raise Problem("token_failed", f"the token callback failed: {error!r}") from error
+                    if source is self._source:
+                        self._header = {"Authorization": f"Bearer {token}"}
         return self._header
 
     @asynccontextmanager
