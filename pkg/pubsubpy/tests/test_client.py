@@ -776,7 +776,12 @@ async def test_closing_ends_the_session_on_the_server(daemon: RunDaemon) -> None
 
 
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="http://"):
-        Client("push.example")
+    for url in ("push.example", "ws://push.example", "http://", "push.example:8080", "http://push.example:x", "https://push.example?a=b"):
+        with pytest.raises(ValueError, match="http://"):
+            Client(url)
+    for url in ("https://ann:secret@push.example", "https://ann@push.example"):
+        with pytest.raises(ValueError, match="token=") as refusal:
+            Client(url)
+        assert "secret" not in str(refusal.value)
     with pytest.raises(ValueError, match="transports"):
         Client("http://127.0.0.1", transports=["sse"])

@@ -103,6 +103,17 @@ def members(*names: str) -> Callable[[Any], dict[str, Any]]:
     return read
 
 
+def address(url: str) -> httpx.URL:
+    """Returns the URL of a server. Raises ValueError with what to write."""
+    if "@" in url:
+        raise ValueError("the URL must not have user:password@; pass credentials as token=")
+    with suppress(httpx.InvalidURL):
+        parts = httpx.URL(url)
+        if parts.scheme in ("http", "https") and parts.host and not (parts.query or parts.fragment):
+            return parts
+    raise ValueError(f"the URL must begin with http:// or https://, and have a host and nothing after the path; got {url!r}")
+
+
 class Socket(ClientConnection):
     """A WebSocket that tells when bytes come. It follows no redirect: the token is for this server."""
 
@@ -124,11 +135,9 @@ class Server:
     """The server at a URL: sends requests, and asks for a new token when one is refused."""
 
     def __init__(self, url: str, token: Token | None, context: ssl.SSLContext | None) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"the URL must begin with http:// or https://; got {url!r}")
         self.limits: dict[str, int] = {}  # as the server told last; empty until then
         self._asking, self._ssl = asyncio.Lock(), context
-        self._http = httpx.AsyncClient(base_url=url, verify=context or True, headers={"User-Agent": "pubsubpy"},
+        self._http = httpx.AsyncClient(base_url=address(url), verify=context or True, headers={"User-Agent": "pubsubpy"},
                                        limits=httpx.Limits(max_connections=None, max_keepalive_connections=20))
         self._leaving: set[asyncio.Task[None]] = set()
         self.use(token)
