@@ -593,6 +593,22 @@ async def test_waits_are_longest_while_something_else_answers() -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_nothing_is_lost_before_the_first_message(daemon: RunDaemon, transport: str) -> None:
+    """Cut twice, each time before anything came. What is published meanwhile comes after the return."""
+    async with daemon() as server, proxied(server) as proxy:
+        async with pair(proxy.url, server.url, transports=[transport]) as (client, publisher), client.subscribe("a") as subscription:
+            port = proxy.port
+            for n in (1, 2):
+                await until(lambda: subscription.state.name == "open")
+                proxy.port = 1  # nobody is there
+                proxy.cut()
+                await until(lambda: subscription.state.name == "waiting")
+                await publisher.publish("a", n)
+                proxy.port = port
+                assert data_of(await take(subscription, 1)) == [n]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_an_exception_in_on_state_is_reported_and_delivery_goes_on(daemon: RunDaemon, transport: str) -> None:
     reported: list[Any] = []
 
