@@ -417,7 +417,7 @@ export class Session implements Feed {
   async #poll(began: () => void): Promise<void> {
     const id = this.#id;
     this.#host.onState({ state: "open", transport: "poll" }); // the session is open, and an answer may take long
-    while (this.#needed() && this.#best() === "poll") {
+    while (id === this.#id && this.#needed() && this.#best() === "poll") {
       const most = this.limits!.poll_timeout_ms;
       const before = this.#arrived;
       const begun = now();
@@ -425,12 +425,13 @@ export class Session implements Feed {
       if (id !== this.#id) return;
       began();
       for (const line of text.split("\n")) this.#take(line);
-      if (this.#arrived > before || now() - begun >= Math.min(quickMs, most / 2)) this.#quick = 0;
-      else if (++this.#quick === 5) return this.#reopen(); // perhaps something answers for this session only
+      const news = this.#arrived > before;
+      if (text && !news) this.#drop(); // an old answer of a cache: its frames must not count as an ack
+      if (news || now() - begun >= Math.min(quickMs, most / 2)) this.#quick = 0;
+      else if (++this.#quick === 5) this.#drop(); // perhaps something answers for this session only
       else if (this.#quick % 5 === 0) {
-        const again = this.#quick > 10;
-        const problem = foreign(0, again ? 30_000 : Math.random() * 10_000, "polls end at once") as Problem;
-        if (again) this.#host.onTrouble(problem);
+        const problem = foreign(0, this.#quick > 10 ? 30_000 : Math.random() * 10_000, "polls end at once") as Problem;
+        this.#host.onTrouble(problem);
         throw problem;
       }
     }

@@ -553,3 +553,25 @@ for (const transport of ["websocket", "stream", "poll"]) {
     await cutter.end();
   });
 }
+
+test("an old answer of a cache acknowledges nothing that did not come", async () => {
+  // The cache answers the second poll with the first answer. Two is in an answer that was lost.
+  let sessions = 0;
+  let polls = 0;
+  const asked = [];
+  const server = await serve(async (req, body) => {
+    if (req.method === "POST" && req.url === "/v1/sessions") return [201, { session: "s" + ++sessions, positions: [body.topics[0].includes("@") ? body.topics[0] : "a@k:0"], limits }];
+    if (req.url.endsWith("/close")) return [204];
+    asked.push(req.url.replace(/^.*(s\d)\/poll\?(ack=\d+).*$/, "$1 $2"));
+    if (++polls <= 2) return [200, frames(message("a@k:1", "one"))];
+    if (sessions === 1) return [200, frames(message("a@k:3", "three"))]; // two was acknowledged
+    if (polls === 3) return [200, frames(message("a@k:2", "two"), message("a@k:3", "three"))];
+    return new Promise((done) => setTimeout(() => done([200, ""]), 900));
+  });
+  const client = open({ transports: ["poll"] }, server.url);
+  const own = collect(client, "a");
+  await own.has(3);
+  assert.deepEqual([values(own.items), asked.slice(0, 3)], [["one", "two", "three"], ["s1 ack=0", "s1 ack=1", "s2 ack=0"]]);
+  client.close();
+  server.end();
+});
