@@ -1,33 +1,58 @@
-// Starts Chromium, and pages that follow a topic.
+// Starts a browser, and pages that follow a topic.
 import { access } from "node:fs/promises";
 import { createServer } from "node:http";
 import { once } from "node:events";
 import { after } from "node:test";
-import { chromium } from "playwright-core";
+import { chromium, firefox } from "playwright-core";
+import { WebKit } from "./webkit.mjs";
 
-const programs = [process.env.CHROMIUM, "/usr/bin/chromium-headless-shell", "/usr/bin/chromium"];
 const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+
+/** How to start each browser, the programs that it needs (of each list, one), and how to get them. */
+const browsers = {
+  chromium: {
+    programs: [[process.env.CHROMIUM, "/usr/bin/chromium-headless-shell", "/usr/bin/chromium"]],
+    remedy: "install chromium-headless-shell, or name its program in CHROMIUM",
+    launch: (executablePath) => chromium.launch({ executablePath, args: flags }),
+  },
+  firefox: {
+    programs: [[process.env.FIREFOX, "/usr/bin/firefox-esr", "/usr/bin/firefox"]],
+    remedy: "install firefox-esr, or name its program in FIREFOX",
+    // By WebDriver BiDi, as any Firefox speaks it. playwright-core 1.65 sends a command that Firefox 153 does not know.
+    launch: (executablePath) => firefox.launch({ executablePath, channel: "moz-firefox" }),
+  },
+  webkit: {
+    programs: [["/usr/bin/WebKitWebDriver"], ["/usr/bin/Xvfb"]],
+    remedy: "install webkit2gtk-driver and xvfb",
+    launch: () => WebKit.launch(),
+  },
+};
+
+/** The browser of this run. */
+export const browserName = process.env.BROWSER ?? "chromium";
 
 /** The page of every test. */
 export const page = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>test</title>';
 
-/** Returns why no browser can be started, or false. In CI this is an error. */
-export async function noBrowser() {
-  if (await program()) return false;
-  const remedy = "no Chromium: install chromium-headless-shell, or name its program in CHROMIUM";
+/** Returns why the browser cannot be started, or false. In CI this is an error. */
+export async function noBrowser(name = browserName) {
+  if ((await programs(name)).every(Boolean)) return false;
+  const remedy = `no ${name}: ${browsers[name].remedy}`;
   if (process.env.CI) throw new Error(remedy);
   return remedy;
 }
 
-async function program() {
-  for (const path of programs.filter(Boolean)) {
+const programs = (name) => Promise.all(browsers[name].programs.map(firstOf));
+
+async function firstOf(paths) {
+  for (const path of paths.filter(Boolean)) {
     if (await access(path).then(() => true, () => false)) return path;
   }
 }
 
 /** Starts a browser with a new, empty profile. */
-export async function startBrowser() {
-  return chromium.launch({ executablePath: await program(), args: flags });
+export async function startBrowser(name = browserName) {
+  return browsers[name].launch(...(await programs(name)));
 }
 
 /** Serves the page on another origin than the daemon's. */
