@@ -88,6 +88,14 @@ export async function openPage(context, origin) {
   tab.on("pageerror", (err) => tab.problems.push(String(err)));
   await tab.goto(origin + "/");
   await tab.evaluate(() => {
+    window.sockets = 0; // that are open, or will be
+    window.WebSocket = class extends WebSocket {
+      constructor(...args) {
+        super(...args);
+        sockets++;
+        this.addEventListener("close", () => sockets--);
+      }
+    };
     const summary = (item) => ({ gap: item.gap, position: item.position, id: item.id, data: item.data });
     window.items = [];
     window.follow = async ({ url, transport, topic, options = {}, subscribe = {}, tokens }) => {
@@ -125,6 +133,9 @@ export async function openPage(context, origin) {
 
 /** Returns the items of a page from an index on. */
 export const itemsOf = (tab, from = 0) => tab.evaluate((i) => items.slice(i), from);
+
+/** Returns the number of a page's WebSockets. */
+export const socketsOf = (tab) => tab.evaluate(() => sockets);
 
 /** Reports whether the page has an item at this position. */
 export const has = (tab, position) => tab.evaluate((p) => items.some((item) => item.position === p), position);
