@@ -8,6 +8,9 @@ import { WebKit } from "./webkit.mjs";
 
 const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 
+// When no frame of HTTP/2 came for so many seconds, Firefox pings, and waits so long. Otherwise a test would wait 66 s.
+const impatient = { "network.http.http2.ping-threshold": 5, "network.http.http2.ping-timeout": 3 };
+
 /** How to start each browser, the programs that it needs (of each list, one), and how to get them. */
 const browsers = {
   chromium: {
@@ -19,7 +22,7 @@ const browsers = {
     programs: [[process.env.FIREFOX, "/usr/bin/firefox-esr", "/usr/bin/firefox"]],
     remedy: "install firefox-esr, or name its program in FIREFOX",
     // By WebDriver BiDi, as any Firefox speaks it. playwright-core 1.65 sends a command that Firefox 153 does not know.
-    launch: (executablePath) => firefox.launch({ executablePath, channel: "moz-firefox" }),
+    launch: (executablePath) => firefox.launch({ executablePath, channel: "moz-firefox", firefoxUserPrefs: impatient }),
   },
   webkit: {
     programs: [["/usr/bin/WebKitWebDriver"], ["/usr/bin/Xvfb"]],
@@ -111,20 +114,23 @@ export async function openPage(context, origin) {
     // A page without the client: it watches for silence, and otherwise lets EventSource reconnect.
     const followEvents = (url, topic) => {
       let source, id, timer;
+      const watch = (ms) => {
+        clearTimeout(timer);
+        timer = setTimeout(open, ms);
+      };
       const open = () => {
+        source?.close();
         source = new EventSource(`${url}/v1/sse?topic=${topic}@oldest&heartbeat=event${id ? "&last_event_id=" + id : ""}`);
+        watch(5000);
         const on = (name, take) => source.addEventListener(name, (event) => {
-          clearTimeout(timer);
-          timer = setTimeout(reopen, 2000);
+          watch(2000);
           if (event.lastEventId) id = event.lastEventId;
           take?.(JSON.parse(event.data));
         });
         on("message", (m) => items.push(summary(m)));
         on("gap", ({ gap }) => items.push({ gap: gap.reason, position: gap.position }));
         for (const name of ["hello", "heartbeat", "end"]) on(name);
-        source.onerror = () => source.readyState === EventSource.CLOSED && (window.stopped = true);
       };
-      const reopen = () => (source.close(), open());
       open();
     };
   });

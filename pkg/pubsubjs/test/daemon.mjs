@@ -1,5 +1,5 @@
 // Starts the daemon and the proxies of deploy for tests.
-import { spawn } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
 import { chmod, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
@@ -7,13 +7,18 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
 
 const repository = fileURLToPath(new URL("../../../", import.meta.url));
+
+const given = new Set(); // ports that this process has chosen
 
 /** Returns a port on which nobody listens. It is below the ephemeral ports, so that no client gets it meanwhile. */
 export async function freePort() {
   for (;;) {
     const port = 20_000 + Math.floor(Math.random() * 10_000);
+    if (given.has(port)) continue;
+    given.add(port);
     const server = createServer();
     const free = await new Promise((done) => server.once("error", () => done(false)).listen(port, "127.0.0.1", () => done(true)));
     if (!free) continue;
@@ -61,17 +66,27 @@ export class Process {
 /** Settings with which a test does not wait long. */
 const quick = { "poll-heartbeat": "500ms", "poll-timeout": "1s", "drain-window": "300ms", "history-messages": 100_000, "history-bytes": "64MiB", "log-level": "error" };
 
+/** Makes a certificate that no authority has signed, which this process accepts from now on. Returns the settings for it. */
+async function certificate(folder) {
+  const [cert, key] = [join(folder, "cert.pem"), join(folder, "key.pem")];
+  const kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"];
+  await promisify(execFile)("openssl", ["req", "-x509", ...kind, "-keyout", key, "-out", cert]);
+  process.env.NODE_TLS_REJECT_UNAUTHORIZED = "0";
+  return { "tls-cert": cert, "tls-key": key };
+}
+
 /** A daemon on ports that it keeps over restarts. */
 export class Daemon {
-  static async start(settings = {}, { withLog = false } = {}) {
+  static async start(settings = {}, { withLog = false, withTLS = false } = {}) {
     const d = new Daemon();
     d.folder = await mkdtemp(join(tmpdir(), "pubsubd-"));
     d.port = await freePort();
     d.adminPort = await freePort();
-    d.url = `http://127.0.0.1:${d.port}`;
+    d.url = `${withTLS ? "https" : "http"}://127.0.0.1:${d.port}`;
     d.admin = `http://127.0.0.1:${d.adminPort}`;
     d.settings = { ...quick, "listen-public": `127.0.0.1:${d.port}`, "listen-admin": `127.0.0.1:${d.adminPort}`, ...settings };
     if (withLog) d.settings.store = join(d.folder, "log");
+    if (withTLS) Object.assign(d.settings, await certificate(d.folder));
     await d.begin();
     return d;
   }
@@ -97,8 +112,8 @@ export class Daemon {
   }
 
   /** Lets restart(true) keep the state. */
-  static async keepState(settings) {
-    const d = await Daemon.start(settings);
+  static async keepState(settings, options) {
+    const d = await Daemon.start(settings, options);
     await d.process.stop("SIGKILL");
     d.keeps = true;
     await d.begin({ state: join(d.folder, "state") });

@@ -1,14 +1,14 @@
 // The cells of the test matrix: transport × way × fault.
 
 export const transports = ["websocket", "stream", "poll", "EventSource"];
-export const ways = ["same origin", "other origin", "nginx", "Caddy"];
+export const ways = ["same origin", "other origin", "TLS", "nginx", "Caddy"];
 export const causes = ["mid-frame", "reset", "silent", "restart with state", "restart", "kill -9", "kill -9 with log"];
 
 const dimensions = [transports, ways, causes];
 
-/** Returns all cells. */
-export function every() {
-  return transports.flatMap((transport) => ways.flatMap((way) => causes.map((fault) => [transport, way, fault])));
+/** Returns all cells, or those of some values. */
+export function every([someTransports, someWays, someCauses] = dimensions) {
+  return someTransports.flatMap((transport) => someWays.flatMap((way) => someCauses.map((fault) => [transport, way, fault])));
 }
 
 /** Returns cells in which each two values of two dimensions meet. The choice is always the same. */
