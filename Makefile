@@ -62,6 +62,9 @@ WEB := pkg/pubsubjs
 WEB_INSTALLED := $(WEB)/node_modules/.package-lock.json
 NODE := $(shell node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null && command -v npm)
 
+# What depends on the browser: its page life, connections, garbage collection, tabs and answers that were cut.
+IN_EACH_BROWSER := browser follow page react share
+
 %/node_modules/.package-lock.json: %/package-lock.json
 	@command -v npm >/dev/null || { echo "npm is not installed: install nodejs (20 or newer) and npm" >&2; exit 1; }
 	cd $* && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
@@ -69,15 +72,20 @@ NODE := $(shell node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 :
 web: $(WEB_INSTALLED) ## build the JavaScript client into pkg/pubsubjs/dist, and print its size
 	cd $(WEB) && node build.mjs
 
-test-web: $(if $(NODE),build examples $(WEB_INSTALLED)) ## test the JavaScript client and the examples in Node and in Chromium
+test-web: $(if $(NODE),build examples $(WEB_INSTALLED)) ## test the JavaScript client and the examples in Node and in Chromium, and what depends on the browser in Firefox and WebKit
 ifeq ($(NODE),)
 	@echo "no Node 20 with npm: the JavaScript client is not tested"; test -z "$$CI" || { echo "CI must have it: install Node 20 or newer, and npm" >&2; exit 1; }
 else
 	cd $(WEB) && node --test --test-reporter=spec --test-concurrency=1 test/*.test.mjs
+	cd $(WEB) && set -e; for browser in firefox webkit; do \
+		echo "in $$browser:"; BROWSER=$$browser node --test --test-reporter=spec --test-concurrency=1 $(IN_EACH_BROWSER:%=test/%.test.mjs); \
+	done
 endif
 
-test-web-full: build $(WEB_INSTALLED) ## try each transport, way and fault in Chromium, and make 10,000 cuts in Node
-	cd $(WEB) && FULL=1 node --test --test-reporter=spec test/browser.test.mjs && node test/cuts.mjs 10000
+test-web-full: build $(WEB_INSTALLED) ## try each transport, way and fault in Chromium, Firefox and WebKit, and make 10,000 cuts in Node
+	cd $(WEB) && for browser in chromium firefox webkit; do \
+		BROWSER=$$browser FULL=1 node --test --test-reporter=spec test/browser.test.mjs || failed=1; \
+	done; test -z "$$failed" && node test/cuts.mjs 10000
 
 web-latency: build $(WEB_INSTALLED) ## measure the time from publish in one tab to the callback in another
 	cd $(WEB) && node test/latency.mjs $(ARGS)
