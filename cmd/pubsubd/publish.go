@@ -10,7 +10,6 @@ import (
 	"mime"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -105,10 +104,10 @@ func (p *publishing) run(args []string) error {
 
 func (p *publishing) check(args []string) error {
 	p.topic = args[0]
-	mediaType, _, err := mime.ParseMediaType(p.mediaType)
+	_, _, err := wire.ParseType(p.mediaType)
 	switch {
-	case err != nil || !strings.Contains(mediaType, "/") || strings.Contains(mediaType, "*"):
-		return fmt.Errorf("--type %q is not a media type: name one such as text/plain", p.mediaType)
+	case err != nil:
+		return fmt.Errorf("--type: %w: name one such as text/plain", err)
 	case p.ttl < 0 || p.ttl%time.Second != 0:
 		return fmt.Errorf("--ttl %v: use whole seconds, such as 30s", p.ttl)
 	case p.client != "" && wire.CheckClient(p.client) != nil:

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"mime"
 	"strings"
 	"unicode/utf8"
@@ -53,6 +54,16 @@ func isTextType(mediaType string) bool {
 	}
 	return strings.HasPrefix(t, "text/") || strings.HasSuffix(t, "+json") || strings.HasSuffix(t, "+xml") ||
 		t == "application/xml" || t == "application/javascript"
+}
+
+// ParseType is mime.ParseMediaType for the type of a message. It refuses what that also reads: a
+// disposition, which has no slash, and a range such as text/*.
+func ParseType(mediaType string) (base string, params map[string]string, err error) {
+	base, params, err = mime.ParseMediaType(mediaType)
+	if err != nil || !strings.Contains(base, "/") || strings.Contains(base, "*") || len(mediaType) > MaxTypeBytes || !utf8.ValidString(mediaType) {
+		return "", nil, fmt.Errorf("%s is not a valid media type", Quote(mediaType))
+	}
+	return base, params, nil
 }
 
 // CBORType is the media type of one CBOR item, and of a message that JSON cannot express.
