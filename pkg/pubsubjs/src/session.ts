@@ -98,7 +98,7 @@ const lingerMs = 10_000; // how long a session without subscriptions is kept
 const badMs = 300_000; // how long a transport that did not get through is left alone
 const livedMs = 1_000; // a connection that lasted so long, or delivered something, ends a series of attempts
 
-const quickMs = 100; // five polls in a row that took less, and brought nothing, were not answered by the server
+const quickMs = 100; // five polls in a row that took less, and brought nothing new, were not answered by the server
 
 /** Ends a connection because it has to be another one, at once. */
 const changed = new Error();
@@ -427,7 +427,7 @@ export class Session implements Feed {
       for (const line of text.split("\n")) this.#take(line);
       const news = this.#arrived > before;
       if (text && !news) this.#drop(); // an old answer of a cache: its frames must not count as an ack
-      if (news || now() - begun >= Math.min(quickMs, most / 2)) this.#quick = 0;
+      if (news || (!text && now() - begun >= Math.min(quickMs, most / 2))) this.#quick = 0;
       else if (++this.#quick === 5) this.#drop(); // perhaps something answers for this session only
       else if (this.#quick % 5 === 0) {
         const problem = foreign(0, this.#quick > 10 ? 30_000 : Math.random() * 10_000, "polls end at once") as Problem;
