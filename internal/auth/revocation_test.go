@@ -309,6 +309,7 @@ func TestTheAuthorityRefusesRevokedTokens(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "revocations")
 	a := newAuthority(t, func(c *Config) { c.Revocations = path })
 	t.Cleanup(a.Close)
+	now := time.Now().Unix()
 	ann, bob, one := token(good("sub", "ann")), token(good("sub", "bob")), token(good("sub", "bob", "jti", "t-1"))
 	for range 2 { // the second time from the cache
 		wantAccepted(t, a, ann)
@@ -319,7 +320,7 @@ func TestTheAuthorityRefusesRevokedTokens(t *testing.T) {
 	require.NoError(t, a.Revocations().Add("ann", "", time.Now()))
 	require.NoError(t, a.Revocations().Add("", "t-1", time.Now()))
 	require.True(t, a.Revoked(g))
-	for _, refused := range []string{ann, one, token(good("sub", "ann", "exp", time.Now().Unix()+601))} {
+	for _, refused := range []string{ann, one, token(good("sub", "ann", "iat", now, "exp", now+601))} {
 		wantRefused(t, a, refused, wire.CodeUnauthorized, "the token was revoked")
 	}
 	wantAccepted(t, a, bob)

@@ -95,7 +95,7 @@ func TestEveryRefusal(t *testing.T) {
 		{"exp is null", at(strings.Replace(claimsText(ours("exp", nil)), "{", `{"exp":null,`, 1)), wire.CodeUnauthorized, "exp in the token is not a number"},
 		{"exp is huge", at(strings.Replace(claimsText(ours("exp", nil)), "{", `{"exp":1e300,`, 1)), wire.CodeUnauthorized, "exp in the token is not a number"},
 		{"iat is negative", at(ours("iat", -1)), wire.CodeUnauthorized, "iat in the token is not a number"},
-		{"valid for too long", at(ours("exp", now+24*3600+1)), wire.CodeUnauthorized, "token_max_age"},
+		{"valid for too long", at(ours("iat", now, "exp", now+24*3600+1)), wire.CodeUnauthorized, "token_max_age"},
 		{"expires before it was issued", at(ours("iat", now, "exp", now)), wire.CodeUnauthorized, "expires before"},
 		{"issued in the future", at(ours("iat", now+15)), wire.CodeUnauthorized, "in the future"},
 		{"not yet valid", at(ours("nbf", now+15)), wire.CodeUnauthorized, "nbf"},
