@@ -74,7 +74,7 @@ func inWords(err error) error {
 	case e.JSONKind == '0' && e.JSONValue != nil:
 		return fmt.Errorf("%s cannot be %s", where, strings.Trim(Quote(e.JSONValue), `"`))
 	case e.Err != nil:
-		return fmt.Errorf("%s cannot be read: %w", where, e.Err)
+		return fmt.Errorf("%s is not valid: %w", where, e.Err)
 	}
 	return fmt.Errorf("%s cannot be of the type %s", where, kinds[e.JSONKind])
 }

@@ -90,9 +90,9 @@ func TestWhatIsNotReadStrictly(t *testing.T) {
 	for text, says := range map[string]string{
 		`{"ttl":1.5}`:                 `"ttl" cannot be 1.5`,
 		`{"ttl":1e2}`:                 `"ttl" cannot be 1e2`,
-		`{"base64":"aG\nk="}`:         `"base64" cannot be read: illegal character '\n'`, // RFC 4648, section 3.3
-		`{"base64":"aGk=\r\n"}`:       `"base64" cannot be read: illegal character '\r'`,
-		`{"base64":"aGk"}`:            `"base64" cannot be read: illegal base64 data`,
+		`{"base64":"aG\nk="}`:         `"base64" is not valid: illegal character '\n'`, // RFC 4648, section 3.3
+		`{"base64":"aGk=\r\n"}`:       `"base64" is not valid: illegal character '\r'`,
+		`{"base64":"aGk"}`:            `"base64" is not valid: illegal base64 data`,
 		`{"data":{"a":1,"\u0061":2}}`: `an object in data has the member "a" twice`,
 	} {
 		require.ErrorContains(t, UnmarshalStrict([]byte(text), new(PublishItem)), says)
