@@ -256,13 +256,18 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 	if c.hasLocked(start.Topic) {
 		return s.subs[start.Topic].ackedTo, nil
 	}
+	forgotten := wire.Position{Topic: start.Topic, Epoch: s.registry.broker.Epoch(start.Topic)}
+	isCovered := c.isCovered(i, start)
+	if isCovered && !s.registry.broker.Has(start.Topic) { // it takes no room
+		return forgotten, nil
+	}
 	if err := c.checkRoomLocked(); err != nil {
 		return wire.Position{}, err
 	}
-	if c.isCovered(i, start) {
+	if isCovered {
 		sub, err := s.joinExisting(start, false)
 		if sub == nil {
-			return wire.Position{Topic: start.Topic, Epoch: s.registry.broker.Epoch(start.Topic)}, err
+			return forgotten, err
 		}
 		return c.addFresh(sub), nil
 	}

@@ -260,6 +260,20 @@ func TestAPatternAnnouncesTopicsForgottenWhileTheClientWasAway(t *testing.T) {
 	})
 }
 
+// A client that resumes a pattern names topics that were forgotten since. They are not
+// created again, and count against no limit.
+func TestForgottenTopicsOfAResumedPatternTakeNoRoom(t *testing.T) {
+	story(t, broker.Config{}, Config{Subscriptions: 2}, func(k *kit) {
+		k.publishN("a.x", 2)
+		s, positions := k.openAll("a.*@EPOCH:0", "a.gone@EPOCH:1", "a.x@EPOCH:1", "a.past@EPOCH:2")
+		require.Equal(k, []string{"a.*:0", "a.gone:0", "a.x:1", "a.past:0"}, positions)
+		require.Equal(k, "a.x2", k.poll(s, 0))
+		require.False(k, k.broker.Has("a.gone"))
+		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a.*@EPOCH:0", "a.x@EPOCH:1", "b")}, time.Now())
+		require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
+	})
+}
+
 func TestPatternsAreBounded(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		var starts []string
