@@ -266,13 +266,15 @@ func (a *App) openEvents(ctx context.Context, c *Caller, e *eventRequest) (*sess
 	if e.session != "" || e.had.Session != "" {
 		s, err := a.continueEvents(c, e)
 		if err == nil {
-			r.Ack, r.Events = e.had.Count, transport.EventsReferringTo(s, e.had.Count)
+			r.Ack, r.Events = e.had.Count, transport.EventsReferringTo(s, e.had.Count, e.session == "")
 		}
 		if err == nil || e.session != "" || session.ClosedByClient(err) {
 			return s, r, err
 		}
 	}
-	resume(e.Topics, e.had)
+	if err := a.resumeEvents(c, e); err != nil {
+		return nil, r, err
+	}
 	if transport.NeedSession(e.Topics) {
 		if err := a.cfg.Limiter.Admit(limit.Sessions, c.Who); err != nil {
 			return nil, r, err
@@ -280,7 +282,7 @@ func (a *App) openEvents(ctx context.Context, c *Caller, e *eventRequest) (*sess
 		e.Ack = true
 		s, _, err := a.openSession(ctx, c, e.Opening)
 		if err == nil {
-			r.Events = transport.EventsReferringTo(s, 0)
+			r.Events = transport.EventsReferringTo(s, 0, true)
 		}
 		return s, r, err
 	}
@@ -306,19 +308,56 @@ func (a *App) continueEvents(c *Caller, e *eventRequest) (*session.Session, erro
 	return s, s.CheckAck(e.had.Count)
 }
 
+// resumeEvents makes the topics begin after the client's last event.
+func (a *App) resumeEvents(c *Caller, e *eventRequest) error {
+	named := e.Topics
+	if e.had.Session != "" && len(named)+len(e.had.Positions) > a.cfg.Sessions.Config().MostNamed()/2 { // of two lists
+		e.had.Positions = nil // too many: a refusal would stop the EventSource for good
+	}
+	e.Topics = resume(named, e.had)
+	return a.mayCreate(c, slices.DeleteFunc(slices.Clone(e.Topics[len(named):]), a.areAnnounced(named)))
+}
+
 // resume makes topics begin after the client's last event. A topic that the event does not
-// name begins as requested. A topic that only the event names is ignored.
-func resume(topics []wire.Start, had transport.EventID) {
-	for i, start := range topics {
-		from := start
-		switch at := slices.IndexFunc(had.Positions, func(p wire.Position) bool { return p.Topic == start.Topic }); {
-		case had.Session != "": // the session has ended, or cannot resume there
-			from = wire.StartAfter(wire.Position{Topic: start.Topic, Epoch: noEpoch})
-		case at >= 0:
-			from = wire.StartAfter(had.Positions[at])
+// name begins as requested. A topic that only the event names is added if one of the
+// patterns matches it, and otherwise ignored.
+func resume(topics []wire.Start, had transport.EventID) []wire.Start {
+	named := topics
+	for i, start := range named {
+		if had.Session != "" && len(had.Positions) == 0 { // the session has ended, or cannot resume there
+			topics[i] = after(wire.Position{Topic: start.Topic, Epoch: noEpoch}, start)
 		}
-		from.Every = start.Every
-		topics[i] = from
+	}
+	for _, p := range had.Positions {
+		if i := slices.IndexFunc(named, func(s wire.Start) bool { return s.Topic == p.Topic }); i >= 0 {
+			topics[i] = after(p, topics[i])
+		} else if i := slices.IndexFunc(named, func(s wire.Start) bool { return covers(s, p.Topic) }); i >= 0 {
+			topics = append(topics, after(p, topics[i]))
+		}
+	}
+	return topics
+}
+
+// after returns a start after a position, with the rate of another start.
+func after(p wire.Position, start wire.Start) wire.Start {
+	from := wire.StartAfter(p)
+	from.Every = start.Every
+	return from
+}
+
+// covers reports whether a start is a pattern that matches the topic.
+func covers(start wire.Start, topic string) bool {
+	return wire.IsPattern(start.Topic) && !wire.IsPattern(topic) && wire.Matches(start.Topic, topic)
+}
+
+// areAnnounced reports of a topic that is resumed with patterns whether one of them announces
+// what the client lost of it. Then a topic that was forgotten is not created again.
+func (a *App) areAnnounced(patterns []wire.Start) func(topic wire.Start) bool {
+	isCurrent := func(s wire.Start) bool { return s.Epoch == a.cfg.Broker.Epoch(s.Topic) }
+	return func(topic wire.Start) bool {
+		return slices.ContainsFunc(patterns, func(p wire.Start) bool {
+			return covers(p, topic.Topic) && p.From == wire.FromPosition && (isCurrent(topic) || !isCurrent(p))
+		})
 	}
 }
 

@@ -218,7 +218,14 @@ func (e *eventSource) check(ev event) {
 		require.Equal(e, e.lastID, ev.id, "it has no more than it had")
 	case e.ids.refer():
 		e.count++
-		require.Equal(e, fmt.Sprintf("~%s:%d", e.session, e.count), ev.id)
+		reference, positions, _ := strings.Cut(ev.id, ",")
+		require.Equal(e, fmt.Sprintf("~%s:%d", e.session, e.count), reference, ev.id)
+		require.Less(e, len(ev.id), 2<<10)
+		if e.ids == attached {
+			require.Empty(e, positions)
+		} else if positions != "" {
+			require.Contains(e, strings.Split(positions, ","), position(c).String())
+		}
 	case e.ids == ofOneTopic:
 		p := position(c)
 		require.Equal(e, p.String(), ev.id)
@@ -232,13 +239,19 @@ func (e *eventSource) check(ev event) {
 // recount sets the frame count from the id of hello, which may refer to a new session.
 func (e *eventSource) recount(id string) {
 	e.Helper()
-	if strings.HasPrefix(e.lastID, "~"+e.session+":") {
-		require.Equal(e, e.lastID, id)
+	if last := referenceOf(e.lastID); strings.HasPrefix(last, "~"+e.session+":") {
+		require.Equal(e, last, referenceOf(id))
 	}
 	had, err := transport.ParseEventID(id)
 	require.NoError(e, err)
 	require.Equal(e, e.session, had.Session)
 	e.count = had.Count
+}
+
+// referenceOf returns an id without its positions.
+func referenceOf(id string) string {
+	reference, _, _ := strings.Cut(id, ",")
+	return reference
 }
 
 func content(t require.TestingT, ev event) wire.Content {
@@ -283,14 +296,15 @@ func (e *eventSource) want(words ...string) {
 	for i, word := range words {
 		c, err := e.nextFrame()
 		require.NoError(e, err, "%q", words[i:])
-		got := ""
-		if g := c.Gap; g != nil {
-			got = fmt.Sprintf("gap(%s %s%d-%d)", g.Reason, g.Topic, g.After.Offset, g.Position.Offset)
-		} else {
-			got = fmt.Sprintf("%s%d", c.Message.Position.Topic, c.Message.Position.Offset)
-		}
-		require.Equal(e, word, got, "of %q", words)
+		require.Equal(e, word, wordOf(c), "of %q", words)
 	}
+}
+
+func wordOf(c wire.Content) string {
+	if g := c.Gap; g != nil {
+		return fmt.Sprintf("gap(%s %s%d-%d)", g.Reason, g.Topic, g.After.Offset, g.Position.Offset)
+	}
+	return fmt.Sprintf("%s%d", c.Message.Position.Topic, c.Message.Position.Offset)
 }
 
 // sseSystem implements transporttest.System.

@@ -211,7 +211,7 @@ func TestAnEventStreamWhoseSessionEndsBeforeItBeginsReconnects(t *testing.T) {
 		require.NoError(t, err)
 		k.cfg.Sessions.End(s)
 		c := k.callServed(func(w http.ResponseWriter, r *http.Request) {
-			req := transport.Request{Mode: transport.Stream, Format: frame.EventStream, Events: transport.EventsReferringTo(s, 0)}
+			req := transport.Request{Mode: transport.Stream, Format: frame.EventStream, Events: transport.EventsReferringTo(s, 0, true)}
 			if err := k.api.servePoll(k.api.response(w, r), r, s, req); err != nil {
 				panic(http.ErrAbortHandler)
 			}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -234,14 +236,185 @@ func TestAnEventStreamOfManyTopicsRefersToASession(t *testing.T) {
 	})
 }
 
-// The daemon does not know what the client of an ended session has received. Each topic
-// announces a gap and continues with all of its history.
+// wantToContinue lets clients continue after each of the events, without the session: each
+// gets exactly the frames after its event, and then the next message of topic last. ids are
+// those of hello and of the frames, which words name.
+func (k *kit) wantToContinue(ids, words []string, last string, topics ...string) {
+	k.Helper()
+	for i, id := range ids {
+		_, positions, _ := strings.Cut(id, ",")
+		e := k.follow(referring, topics...)
+		e.lastID = "~gone.AAAA:0," + positions
+		e.hello()
+		got := []string{}
+		for range words[i:] {
+			c, err := e.nextFrame()
+			require.NoError(k, err)
+			got = append(got, wordOf(c))
+		}
+		require.Equal(k, byTopic(words[i:]), byTopic(got), "after %s", id)
+		k.publish(last, "1")
+		c, err := e.nextFrame()
+		require.NoError(k, err)
+		words = append(words, wordOf(c))
+		require.Contains(k, byTopic(words[len(words)-1:]), last)
+		e.leave()
+		e.cut()
+		k.endSession(e.session)
+	}
+}
+
+// byTopic groups words, in their order: between topics, history has none.
+func byTopic(words []string) map[string][]string {
+	all := map[string][]string{}
+	for _, word := range words {
+		topic := strings.TrimRight(word, "0123456789")
+		all[topic] = append(all[topic], word)
+	}
+	return all
+}
+
+// The ids of events of patterns have positions, which are those of the event. So a client
+// whose session is gone gets what follows its last event, whichever that is.
+func TestAnEventStreamOfPatternsContinuesWithoutItsSession(t *testing.T) {
+	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
+		k := serveLane(t, way, settings{}, nil)
+		for _, topic := range []string{"room.old", "room.old", "other.x", "oldest.one"} {
+			k.publish(topic, "1")
+		}
+		topics := []string{"room.*", "room.named@oldest", "a", "oldest.>@oldest"}
+		e := k.follow(referring, topics...)
+		e.hello()
+		ids, words := []string{e.lastID}, []string{}
+		want := func(word string) {
+			words = append(words, word)
+			e.want(word)
+			ids = append(ids, e.lastID)
+		}
+		want("oldest.one1")
+		for i, word := range []string{"room.new1", "a1", "room.old3", "room.new2", "room.named1", "oldest.one2", "oldest.two1", "room.late1", "a2", "room.new3"} {
+			k.publish(word[:len(word)-1], "1")
+			want(word)
+			if i == 4 {
+				k.publish("other.x", "1")
+				e.cut() // the session continues, and so do its ids
+			}
+		}
+		k.wantToContinue(ids, words, "a", topics...)
+	}
+}
+
+// A pattern's position in the ids rises with the topics that the daemon forgets, once the
+// client has had them, and not before a gap that announces others.
+func TestAnEventIDHasThePresentPositionOfAPattern(t *testing.T) {
+	sseStory(t, settings{session: session.Config{Unacked: 1}, broker: broker.Config{HistoryAge: 5 * time.Second}}, func(k *kit) {
+		forget := func(topic string) {
+			time.Sleep(6 * time.Second)
+			k.cfg.Broker.Sweep(time.Now())
+			require.False(k, k.cfg.Broker.Has(topic))
+		}
+		k.speak("job.missed")
+		forget("job.missed")
+		topics := []string{"job.*@" + k.cfg.Broker.Epoch("job.*") + ":0", "x"}
+		e := k.follow(referring, topics...)
+		e.hello()
+		ids := []string{e.lastID}
+		e.want("gap(evicted job.*0-1)")
+		ids = append(ids, e.lastID)
+		wantMessage := func() {
+			c, err := e.nextFrame()
+			require.NoError(k, err)
+			require.NotNil(k, c.Message)
+		}
+		k.wantToContinue(ids, []string{"gap(evicted job.*0-1)"}, "x", topics...)
+		for range ids {
+			wantMessage() // of x
+		}
+
+		for i := range 10 {
+			topic := fmt.Sprintf("job.%d", i)
+			k.speak(topic, "x")
+			wantMessage()
+			wantMessage() // acks the one before
+			forget(topic)
+		}
+		k.speak("x")
+		wantMessage()
+		require.Contains(k, strings.Split(e.lastID, ","), k.cfg.Broker.PatternPosition("job.*").String())
+		k.wantToContinue([]string{e.lastID}, nil, "x", topics...)
+	})
+}
+
+// A client may name only so many topics. An id with more is one without positions: a refusal
+// would stop the EventSource.
+func TestAnEventIDWithMorePositionsThanAClientMayName(t *testing.T) {
+	sseStory(t, settings{session: session.Config{Subscriptions: 2}}, func(k *kit) {
+		k.speak("a.x")
+		epoch := k.cfg.Broker.Epoch("a.x")
+		for n, want := range map[int]string{7: "a.x2", 8: "gap(restarted a.*0-0)"} {
+			e := k.follow(referring, "a.*")
+			e.lastID = fmt.Sprintf("~gone.AAAA:1,a.*@%s:0,a.x@%s:1", epoch, epoch)
+			for i := range n - 2 {
+				e.lastID += fmt.Sprintf(",a.forgotten-%d@%s:1", i, epoch)
+			}
+			e.hello()
+			if n == 7 {
+				k.speak("a.x")
+			}
+			e.want(want)
+			e.leave()
+			e.cut()
+			k.endSession(e.session)
+		}
+	})
+}
+
+// The rate of new topics holds for those that an id would create. Forgotten topics are not
+// created again.
+func TestTheRateOfNewTopicsHoldsForEventIDs(t *testing.T) {
+	rates := limit.Rates{limit.Topics: {limit.All: {PerSecond: 0.1, Burst: 1}}}
+	sseStory(t, settings{limits: limit.Config{Rates: rates}}, func(k *kit) {
+		epoch := k.cfg.Broker.Epoch("a.x")
+		status, answer := k.refused("topic=a.*", "~gone.AAAA:1,a.*@"+epoch+":0,a.one@k3:1,a.two@k3:1")
+		require.Equal(k, http.StatusOK, status)
+		require.Contains(k, answer, `"limited"`)
+		require.False(k, k.cfg.Broker.Has("a.one"))
+		e := k.follow(referring, "a.*")
+		e.lastID = strings.ReplaceAll("~gone.AAAA:1,a.*@E:0,a.one@E:1,a.two@E:1", "E", epoch)
+		require.Len(k, e.hello().Positions, 1)
+		require.False(k, k.cfg.Broker.Has("a.one"))
+	})
+}
+
+// Ids are shorter than 2 KiB: with many topics they are references alone.
+func TestAnEventIDWithTooManyPositionsIsAReference(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		e := k.follow(referring, "many.*")
+		e.hello()
+		longest := 0
+		for i := range 100 {
+			topic := fmt.Sprintf("many.topic-%d", i)
+			k.speak(topic)
+			e.want(topic + "1")
+			longest = max(longest, len(e.lastID))
+		}
+		require.Equal(k, fmt.Sprintf("~%s:100", e.session), e.lastID)
+		require.Greater(k, longest, 2000)
+		e.cut() // hello has all topics
+		e.hello()
+		require.Equal(k, fmt.Sprintf("~%s:100", e.session), e.lastID)
+	})
+}
+
+// The daemon does not know what the client of an ended session has received, if its id has no
+// positions. Each topic announces a gap and continues with all of its history.
 func TestAnEventIDOfAnEndedSessionGivesGaps(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings settings
 		lose     func(k *kit, e *eventSource)
 	}{
-		"inactive": {settings{session: session.Config{InactivityTimeout: time.Minute}}, func(k *kit, _ *eventSource) {
+		"inactive": {settings{session: session.Config{InactivityTimeout: time.Minute}}, func(k *kit, e *eventSource) {
+			e.lastID = referenceOf(e.lastID)
 			time.Sleep(2 * time.Minute)
 			k.cfg.Sessions.Sweep(time.Now())
 		}},
@@ -317,7 +490,7 @@ func TestAnEventStreamAttachesToAnOpenSession(t *testing.T) {
 		again.ids = referring
 		defer func() { again.leave(); again.cut() }()
 		require.Equal(k, id, again.hello().Session, "another way to name the same")
-		require.Equal(k, "~"+id+":5", again.lastID)
+		require.Equal(k, "~"+id+":5", referenceOf(again.lastID))
 	})
 }
 

@@ -133,6 +133,7 @@ func (s *Session) deliverLocked(sub *subscription, frames []*frame.Frame, now ti
 // handOverLocked calls HandOver of the parked poll, with or without frames.
 func (s *Session) handOverLocked(frames []*frame.Frame, now time.Time) {
 	p := s.parked
+	p.notePatternsLocked()
 	switch p.outlet.HandOver(frames) {
 	case Parked:
 		s.timeOutAtLocked(now.Add(p.wait))

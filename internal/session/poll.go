@@ -18,6 +18,8 @@ type Poll struct {
 	timeout *time.Timer    // of park; made when it is first needed
 	frames  []*frame.Frame // what Take returned; reused
 
+	patterns []wire.Position // see Patterns; owned like frames
+
 	stop chan struct{} // closed under session.mu when the poll must end; nil until it waits
 	acks chan struct{} // gets a token when acks make room; nil unless AcksDuring
 
@@ -95,6 +97,7 @@ func (p *Poll) Begin(s *Session, ack uint64, acking Acking, a Arrival, now time.
 	if !s.acks {
 		acking = Trusted
 	}
+	p.patterns = p.patterns[:0]
 	p.session, p.acking, p.why, p.resent, p.fresh, p.handedOver = s, acking, nil, 0, false, false
 	p.arrived, p.client, p.acks = a.At.Sub(s.opened), a.Client, nil
 	if acking == AcksDuring {
@@ -161,6 +164,19 @@ func (p *Poll) releaseFrames() {
 
 // keptFrames is the longest list of frames that a poll keeps for the next Take.
 const keptFrames = 16
+
+// Patterns returns the positions of the session's patterns that hold for a client with the
+// frames of the last Take or HandOver. Only a poll that AcksLater has them.
+func (p *Poll) Patterns() []wire.Position { return p.patterns }
+
+func (p *Poll) notePatternsLocked() {
+	p.patterns = p.patterns[:0]
+	if p.acking == AcksLater {
+		for _, pattern := range p.session.patterns {
+			p.patterns = append(p.patterns, pattern.positionLocked())
+		}
+	}
+}
 
 // Hello returns the position from which each topic continues: frames that are not acked
 // come again.

@@ -139,6 +139,7 @@ func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, 
 	c.catchUp()
 	s.countLocked()
 	p.frames = c.frames
+	p.notePatternsLocked()
 	return p.frames, p.windowFullLocked(), nil
 }
 

@@ -19,14 +19,18 @@ func TestAnEventWithAnOwnIDAllocatesNothing(t *testing.T) {
 	for i := range positions {
 		positions[i] = wire.Position{Topic: fmt.Sprintf("topic.%d", i), Epoch: "mabcdefghijkl", Offset: 1}
 	}
-	e := EventsOf(positions)
+	referring := &Events{at: EventID{Session: "s"}, hasPositions: true}
+	referring.begin(positions)
 	frames := []*frame.Frame{frameAt("topic.3", "mabcdefghijkl", 7), frameAt("topic.39", "mabcdefghijkl", 1<<40)}
-	var to sink
-	require.Zero(t, testing.AllocsPerRun(100, func() {
-		if _, err := e.send(&to, nil, frames); err != nil {
-			t.Fatal(err)
-		}
-	}))
+	for _, e := range []*Events{EventsOf(positions), referring} {
+		var to sink
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			if _, err := e.send(&to, nil, frames); err != nil {
+				t.Fatal(err)
+			}
+		}))
+		require.NotEmpty(t, e.at.Positions)
+	}
 }
 
 // A command that arrives whole allocates nothing before it is carried out.

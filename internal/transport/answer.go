@@ -75,6 +75,7 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 	a.hello = r.Hello
 	if a.hello == nil && a.mode == Stream {
 		a.hello = &wire.Hello{Positions: a.poll.Hello(), Session: s.ID()}
+		a.events.begin(a.hello.Positions)
 	}
 	if a.hello != nil {
 		a.hello.Limits, a.hello.ExpiresMS = &cfg.limits, s.Grant().ExpiresMS(now)
@@ -208,6 +209,9 @@ func (a *Answer) write(frames []*frame.Frame) (int, error) {
 		}
 	case a.mode != Stream:
 		return a.to.Whole(lead, frames)
+	}
+	if len(frames) > 0 {
+		a.events.advance(a.poll.Patterns())
 	}
 	return a.events.send(a.to, lead, frames)
 }

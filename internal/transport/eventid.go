@@ -13,17 +13,18 @@ import (
 
 // An EventID says how far a client of an event stream has received. It is the id of an event:
 //
-//	a@k3:18            the position in one topic
-//	a@k3:18,b@k3:4     in several
-//	~<session>:<count> the first frames of a session, where positions would be too long
+//	a@k3:18                                the position in one topic
+//	a@k3:18,b@k3:4                         in several
+//	~<session>:<count>                     the first frames of a session, where positions would be too long
+//	~<session>:<count>,a.*@k3:2,a.b@k3:18  the same; the positions count if the session cannot continue
 type EventID struct {
 	Positions []wire.Position
-	Session   string // empty: Positions count
+	Session   string // empty: only Positions count
 	Count     uint64
 }
 
-// maxEventID is the longest id of positions. Each event has its id, and the client's next
-// request has the last one as a header.
+// maxEventID is the longest id. Each event has its id, and the client's next request has the
+// last one as a header.
 const maxEventID = 2 << 10
 
 // longestPosition returns how long the text of a position of this topic may become.
@@ -33,14 +34,20 @@ func longestPosition(topic string) int {
 
 // ParseEventID reads an id. It returns an error for any text that Append cannot make.
 func ParseEventID(text string) (EventID, error) {
-	if strings.HasPrefix(text, "~") {
-		return parseReference(text)
-	}
 	if len(text) > maxEventID {
 		return EventID{}, fmt.Errorf("the event id must have at most %d bytes; got %d", maxEventID, len(text))
 	}
 	var id EventID
-	for part := range strings.SplitSeq(text, ",") {
+	positions := text
+	if strings.HasPrefix(text, "~") {
+		reference, rest, hasPositions := strings.Cut(text, ",")
+		var err error
+		if id, err = parseReference(reference); err != nil || !hasPositions {
+			return id, err
+		}
+		positions = rest
+	}
+	for part := range strings.SplitSeq(positions, ",") {
 		p, err := wire.ParsePosition(part)
 		if err != nil {
 			return EventID{}, err
@@ -64,17 +71,17 @@ func parseReference(text string) (EventID, error) {
 			return EventID{Session: parts[1], Count: count.Offset}, nil
 		}
 	}
-	return EventID{}, errors.New("the event id must be ~<session>:<count>")
+	return EventID{}, errors.New("the event id must begin with ~<session>:<count>")
 }
 
 // Append appends the text that ParseEventID reads.
 func (id EventID) Append(dst []byte) []byte {
 	if id.Session != "" {
 		dst = append(append(append(dst, '~'), id.Session...), ':')
-		return strconv.AppendUint(dst, id.Count, 10)
+		dst = strconv.AppendUint(dst, id.Count, 10)
 	}
 	for i, p := range id.Positions {
-		if i > 0 {
+		if i > 0 || id.Session != "" {
 			dst = append(dst, ',')
 		}
 		dst = p.Append(dst)

@@ -16,11 +16,17 @@ import (
 // With one topic, the id of an event is the message's position, so all subscribers share
 // the event. With several topics, an id has the positions of all topics, so each stream
 // composes its own events. If that id could be too long, or the topics are not known, the
-// id has the session and the number of frames that were sent.
+// id has the session and the number of frames that were sent. As long as there is space,
+// the positions follow: of the patterns, of the topics in hello, and of those that had a
+// frame since. With them a client continues when its session is gone, as after a restart.
+//
+// So an Events holds at most what fits into one id: 2 KiB of text, and the 340 positions that
+// may stand in it, in about 16 KiB.
 type Events struct {
 	at              EventID // of the last event, or where the stream begins
 	id              []byte  // memory for the text of at
 	heartbeatEvents bool    // see SendHeartbeatEvents
+	hasPositions    bool    // behind a reference, if they fit
 }
 
 // EventsOf returns the Events of a stream that begins at positions, one for each topic.
@@ -29,9 +35,31 @@ func EventsOf(positions []wire.Position) *Events {
 }
 
 // EventsReferringTo returns the Events of a session's stream whose client has count frames
-// of the session.
-func EventsReferringTo(s *session.Session, count uint64) *Events {
-	return &Events{at: EventID{Session: s.ID(), Count: count}}
+// of the session. Ids have no positions if the client cannot continue without the session.
+func EventsReferringTo(s *session.Session, count uint64, hasPositions bool) *Events {
+	return &Events{at: EventID{Session: s.ID(), Count: count}, hasPositions: hasPositions}
+}
+
+// begin sets where the topics of a session are when its stream begins.
+func (e *Events) begin(positions []wire.Position) {
+	if e != nil && e.hasPositions {
+		e.at.Positions = slices.Clone(positions)
+	}
+}
+
+// advance sets the present positions of patterns. Each topic that was forgotten up to there
+// has been received. A position of another epoch stays, so that its gap is announced.
+func (e *Events) advance(patterns []wire.Position) {
+	if !e.refer() {
+		return
+	}
+	for _, p := range patterns {
+		for i, had := range e.at.Positions {
+			if had.Topic == p.Topic && had.Epoch == p.Epoch && had.Offset < p.Offset {
+				e.at.Positions[i] = p
+			}
+		}
+	}
 }
 
 // SendHeartbeatEvents makes each heartbeat an event, which a page can see, instead of a
@@ -63,14 +91,25 @@ func NeedSession(topics []wire.Start) bool {
 func (e *Events) refer() bool { return e != nil && e.at.Session != "" }
 
 // areShared reports whether all subscribers of the topic get the same events.
-func (e *Events) areShared() bool { return len(e.at.Positions) == 1 }
+func (e *Events) areShared() bool { return !e.refer() && len(e.at.Positions) == 1 }
+
+// appendID appends the id of the last event. Once the positions do not fit any more, ids of
+// the stream are references alone.
+func (e *Events) appendID(dst []byte) []byte {
+	id := e.at.Append(dst)
+	if e.refer() && len(id)-len(dst) >= maxEventID {
+		e.at.Positions = nil
+		id = e.at.Append(dst)
+	}
+	return id
+}
 
 // edge returns a hello or end frame in a format, as an event if there are Events.
 func (e *Events) edge(format frame.Format, c wire.Content) []byte {
 	if e == nil {
 		return format.Append(nil, c)
 	}
-	return frame.Event{ID: e.at.Append(nil), RetryMS: frame.EventRetry(c.End)}.Append(nil, c)
+	return frame.Event{ID: e.appendID(nil), RetryMS: frame.EventRetry(c.End)}.Append(nil, c)
 }
 
 // send calls Sink.Send. Events that are composed for this stream are sent as lead.
@@ -86,7 +125,7 @@ func (e *Events) send(to Sink, lead []byte, frames []*frame.Frame) (int, error) 
 	events := append((*memory)[:0], lead...)
 	for _, f := range frames {
 		e.move(f.Position())
-		e.id = e.at.Append(e.id[:0])
+		e.id = e.appendID(e.id[:0])
 		events = f.AppendEvent(events, e.id)
 	}
 	_, err := to.Send(events, nil)
@@ -101,13 +140,16 @@ func (e *Events) send(to Sink, lead []byte, frames []*frame.Frame) (int, error) 
 func (e *Events) move(p wire.Position) {
 	if e.refer() {
 		e.at.Count++
-		return
 	}
 	i := slices.IndexFunc(e.at.Positions, func(had wire.Position) bool { return had.Topic == p.Topic })
-	if i < 0 {
+	switch {
+	case i >= 0:
+		e.at.Positions[i] = p
+	case !e.refer():
 		panic("BUG: a frame of a topic that is not in the stream")
+	case len(e.at.Positions) > 0: // they fit so far
+		e.at.Positions = append(e.at.Positions, p)
 	}
-	e.at.Positions[i] = p
 }
 
 // Bounds of a part with events that are composed for one client.
