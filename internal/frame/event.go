@@ -13,18 +13,21 @@ import (
 //
 //	retry: 1234
 //	event: hello
-//	id: a.b@k3:17
 //	data: {"hello":{…}}
+//	id: a.b@k3:17
 //
-//	id: a.b@k3:18
 //	data: {"position":"a.b@k3:18","time":1700000000000,"data":[1,2]}
+//	id: a.b@k3:18
 //
 //	event: gap
-//	id: a.b@k3:21
 //	data: {"gap":{…}}
+//	id: a.b@k3:21
 //
 //	event: heartbeat
 //	data: {}
+//
+// The id comes last, because some clients (eventsource 2, r3labs/sse) take it at once, and would
+// skip the message if the connection is cut before its data.
 //
 // Each event but a heartbeat has an id. By the standard a connection begins without one, so
 // a first event without an id would make the client forget the id that it has. A heartbeat
@@ -83,9 +86,10 @@ func (e Event) append(dst []byte, c wire.Content, line []byte) []byte {
 	if name != "" {
 		dst = append(append(append(dst, "event: "...), name...), '\n')
 	}
+	dst = append(append(dst, "data: "...), bytes.TrimSuffix(line, []byte("\n"))...)
+	dst = append(dst, '\n')
 	if len(e.ID) > 0 {
 		dst = append(append(append(dst, "id: "...), e.ID...), '\n')
 	}
-	dst = append(append(dst, "data: "...), bytes.TrimSuffix(line, []byte("\n"))...)
-	return append(dst, "\n\n"...)
+	return append(dst, '\n')
 }

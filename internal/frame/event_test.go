@@ -12,18 +12,18 @@ func TestEventsOfAnEventSource(t *testing.T) {
 	at := wire.Position{Topic: "a.b", Epoch: "k3", Offset: 18}
 	message := New(&wire.Message{Position: at, Time: 1, Data: []byte(`[1,2]`)}, time.Now(), 0, nil)
 	const data = `{"position":"a.b@k3:18","time":1,"data":[1,2]}`
-	require.Equal(t, "id: a.b@k3:18\ndata: "+data+"\n\n", string(message.Bytes(EventStream)))
-	require.Equal(t, "id: ~s:7\ndata: "+data+"\n\n", string(message.AppendEvent(nil, []byte("~s:7"))))
+	require.Equal(t, "data: "+data+"\nid: a.b@k3:18\n\n", string(message.Bytes(EventStream)))
+	require.Equal(t, "data: "+data+"\nid: ~s:7\n\n", string(message.AppendEvent(nil, []byte("~s:7"))))
 
 	gap := NewGap(wire.Gap{Topic: "a.b", Reason: wire.GapSlow, After: wire.Position{Topic: "a.b", Epoch: "k3", Offset: 1}, Position: at})
-	require.Equal(t, "event: gap\nid: a.b@k3:18\ndata: "+`{"gap":{"topic":"a.b","reason":"slow","after":"a.b@k3:1","position":"a.b@k3:18"}}`+"\n\n",
+	require.Equal(t, "event: gap\ndata: "+`{"gap":{"topic":"a.b","reason":"slow","after":"a.b@k3:1","position":"a.b@k3:18"}}`+"\nid: a.b@k3:18\n\n",
 		string(gap.Bytes(EventStream)))
 
 	require.Equal(t, ":\n\n", string(EventStream.Heartbeat()))
 	require.Equal(t, "event: heartbeat\ndata: {}\n\n", string(HeartbeatEvent()))
 
 	e := Event{ID: []byte("a.b@k3:18")}
-	require.Equal(t, "event: hello\nid: a.b@k3:18\ndata: "+`{"hello":{"positions":["a.b@k3:18"]}}`+"\n\n",
+	require.Equal(t, "event: hello\ndata: "+`{"hello":{"positions":["a.b@k3:18"]}}`+"\nid: a.b@k3:18\n\n",
 		string(e.Append(nil, wire.Content{Hello: &wire.Hello{Positions: []wire.Position{at}}})))
 	require.Equal(t, "event: end\ndata: "+`{"end":{"title":"","status":503,"code":"draining"}}`+"\n\n",
 		string(Event{}.Append(nil, wire.Content{End: &wire.Problem{Status: 503, Code: wire.CodeDraining}})))

@@ -217,7 +217,7 @@ func TestAnEventStreamWhoseSessionEndsBeforeItBeginsReconnects(t *testing.T) {
 			}
 		})
 		c.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-		require.Regexp(t, `^retry: \d+\nevent: end\nid: ~.*:0\ndata: \{"end":.*"session_ended".*\n\n$`, c.wantAnswer(http.StatusOK))
+		require.Regexp(t, `^retry: \d+\nevent: end\ndata: \{"end":.*"session_ended".*\nid: ~.*:0\n\n$`, c.wantAnswer(http.StatusOK))
 		require.Equal(t, 1, k.onLane(), "and may do so on this connection")
 	})
 }

@@ -640,7 +640,7 @@ func TestALimitedEventSourceRetries(t *testing.T) {
 		k.get("GET", "/v1/poll?topic=a", "")
 		status, answer := k.refused("topic=a", "a@k3:1")
 		require.Equal(k, http.StatusOK, status)
-		require.Regexp(k, `^retry: 1\d{4}\nevent: end\nid: a@k3:1\ndata: \{"end":\{.*"code":"limited".*\}\}\n\n$`, answer)
+		require.Regexp(k, `^retry: 1\d{4}\nevent: end\ndata: \{"end":\{.*"code":"limited".*\}\}\nid: a@k3:1\n\n$`, answer)
 		_, answer = k.refused("topic=a", "malformed")
 		require.Regexp(k, `^retry: \d+\nevent: end\ndata: `, answer, "nothing is given back that was not read")
 		k.wantProblem(wire.CodeLimited, "GET", "/v1/poll?topic=a", "")
