@@ -128,8 +128,8 @@ func TestAClientWithoutATokenReconnectsWhenItIsRefused(t *testing.T) {
 	for _, refusesAll := range []bool{false, true} {
 		f := newFake()
 		server := httptest.NewServer(f)
-		defer server.Close()
-		var first string // address of the client on its first connection; guarded by f.mu
+		t.Cleanup(server.Close) // after the subscription
+		var first string        // address of the client on its first connection; guarded by f.mu
 		f.script = func(w http.ResponseWriter, r *http.Request) bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -145,7 +145,7 @@ func TestAClientWithoutATokenReconnectsWhenItIsRefused(t *testing.T) {
 		}
 		c, err := New(server.URL)
 		require.NoError(t, err)
-		defer c.Close()
+		t.Cleanup(c.Close)
 		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
 		if refusesAll {
 			wantEnd(t, s, &wire.Problem{Code: wire.CodeTokenExpired})
