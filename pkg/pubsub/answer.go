@@ -81,7 +81,7 @@ type answer struct {
 	contents chan wire.Content // closed by the reader at the end
 	err      error             // why it ended, nil at its proper end; written before contents is closed
 	cancel   context.CancelCauseFunc
-	asked    time.Time
+	asked    instant
 	mode     Mode
 	presence *presence // nil: nobody has to be told that we are there
 
@@ -93,7 +93,7 @@ type answer struct {
 // ask sends req, whose answer comes in mode and as e, for as long as life lasts.
 func (c *Client) ask(life context.Context, req *http.Request, mode Mode, e encoding, limits wire.Limits) *answer {
 	ctx, cancel := context.WithCancelCause(life)
-	a := &answer{contents: make(chan wire.Content), cancel: cancel, asked: time.Now(), mode: mode}
+	a := &answer{contents: make(chan wire.Content), cancel: cancel, asked: c.clock.now(), mode: mode}
 	req.Header.Set("Accept", e.contentType)
 	go func() {
 		defer close(a.contents)
@@ -112,7 +112,8 @@ func (a *answer) stop() {
 }
 
 func (a *answer) read(c *Client, req *http.Request, e encoding, p patience) error {
-	watchdog := time.AfterFunc(p.head, func() { a.cancel(errSilent) })
+	watchdog := c.clock.alarm(func() { a.cancel(errSilent) })
+	watchdog.Reset(p.head)
 	defer watchdog.Stop()
 	resp, err := c.send(req, http.StatusOK)
 	watchdog.Stop()
@@ -202,7 +203,7 @@ func whyUnreadable(ctx context.Context, err error) error {
 // slow receiver of frames is not taken for a dead daemon.
 type watchedReader struct {
 	body     io.Reader
-	watchdog *time.Timer
+	watchdog *alarm
 	limit    time.Duration // what a hello says of it holds from then on
 }
 

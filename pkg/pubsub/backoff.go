@@ -1,7 +1,6 @@
 package pubsub
 
 import (
-	"context"
 	"math/rand/v2"
 	"time"
 )
@@ -32,16 +31,4 @@ func (b *backoff) next(asked time.Duration) time.Duration {
 	b.failures++
 	bound = min(bound, b.max)
 	return max(asked, bound/2+rand.N(bound/2+1))
-}
-
-// sleep waits for d, or for the end of ctx, and then returns why it ended.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

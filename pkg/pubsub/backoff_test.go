@@ -56,8 +56,8 @@ func TestSleepEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(why) })
 		began := time.Now()
-		require.NoError(t, sleep(ctx, time.Second/2))
-		require.ErrorIs(t, sleep(ctx, time.Hour), why)
+		require.NoError(t, newClock().sleep(ctx, time.Second/2))
+		require.ErrorIs(t, newClock().sleep(ctx, time.Hour), why)
 		require.Equal(t, time.Second, time.Since(began))
 	})
 }

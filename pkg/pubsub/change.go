@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -27,7 +26,7 @@ func (l *loop) change(life context.Context, ch *change) error {
 		l.answerChange(nil, err)
 	default:
 		wait := l.retries.next(retryAfter(err))
-		l.again = time.After(wait)
+		l.again, _ = l.client.clock.passed(wait)
 		if !l.stay.lost(err) {
 			l.notify(err, wait)
 		}

@@ -33,6 +33,7 @@ type Client struct {
 	agent           string  // the User-Agent; empty: Go's
 	maxBackoff      time.Duration
 	publishAttempts int
+	clock           clock
 
 	idempotencyMS atomic.Int64 // how long the daemon remembers a key, as a subscription was told last; 0: not told
 }
@@ -128,6 +129,7 @@ func New(baseURL string, opts ...Option) (*Client, error) {
 		tcp:             tcpPort{dial: newDialer().DialContext},
 		maxBackoff:      DefaultMaxBackoff,
 		publishAttempts: DefaultPublishAttempts,
+		clock:           newClock(),
 	}
 	for _, opt := range opts {
 		if err := opt(c); err != nil {

@@ -34,13 +34,15 @@ type loop struct {
 
 	malformed int // answers in a row that made no sense
 
-	renewal <-chan time.Time // when to renew the token, or nil
-	expires time.Time        // of the token, if renewal is not nil
-	refused bool             // the daemon refused a token, and has sent nothing since
+	renewal    *alarm        // set for when to renew the token
+	renewalDue chan struct{} // has a value once that has rung; never closed
+	granted    instant       // when the token's time was told
+	lasts      time.Duration // from then on
+	refused    bool          // the daemon refused a token, and has sent nothing since
 
-	changing *change          // to be tried again, or nil
-	again    <-chan time.Time // when to try it, if no new stay makes it before
-	retries  backoff          // of changing
+	changing *change         // to be tried again, or nil
+	again    <-chan struct{} // when to try it, if no new stay makes it before
+	retries  backoff         // of changing
 }
 
 // A stay is what frames come from between two openings: a session, or polls
@@ -83,7 +85,18 @@ type opened struct {
 }
 
 func newLoop(c *Client, s *Subscription, options subscribeOptions) *loop {
-	return &loop{client: c, s: s, options: options, ladder: options.ladder(), limits: untoldLimits, backoff: backoff{max: c.maxBackoff}, retries: backoff{max: c.maxBackoff}}
+	l := &loop{
+		client: c, s: s, options: options, ladder: options.ladder(), limits: untoldLimits,
+		backoff: backoff{max: c.maxBackoff}, retries: backoff{max: c.maxBackoff},
+		renewalDue: make(chan struct{}, 1),
+	}
+	l.renewal = c.clock.alarm(func() {
+		select {
+		case l.renewalDue <- struct{}{}:
+		default:
+		}
+	})
+	return l
 }
 
 // main runs until life ends or something happens that retrying does not mend.
@@ -94,6 +107,7 @@ func (l *loop) main(life context.Context) {
 		err = context.Cause(life)
 	}
 	l.s.end(ErrClosed) // releases life; its cause is not needed any more
+	l.renewal.Stop()
 	if l.s.err = err; !errors.Is(err, ErrClosed) {
 		l.s.err = fmt.Errorf("subscription: %w", err)
 	}
@@ -164,7 +178,7 @@ func (l *loop) relay(life context.Context) error { //nolint:cyclop,gocognit // o
 			if err := l.change(life, l.changing); err != nil {
 				return err
 			}
-		case <-l.renewal:
+		case <-l.renewalDue:
 			if err := l.renewToken(life); err != nil {
 				return err
 			}
@@ -223,7 +237,8 @@ func (l *loop) learn(limits *wire.Limits) {
 // ended says what the end of the answer means; nil is to poll on at once.
 func (l *loop) ended() error {
 	a := l.answer
-	if time.Since(a.asked) >= l.backoff.max {
+	lasted := l.client.clock.since(a.asked)
+	if lasted >= l.backoff.max {
 		l.backoff.reset() // what fails so seldom needs no longer waits: a proxy that cuts polls, a stream of days
 	}
 	switch {
@@ -231,7 +246,7 @@ func (l *loop) ended() error {
 		return a.err
 	case a.mode == Stream:
 		return errCut
-	case time.Since(a.asked) >= min(time.Second, l.limits.PollTimeout()/2):
+	case lasted >= min(time.Second, l.limits.PollTimeout()/2):
 	case !a.useful:
 		// Something between answers in the daemon's place; do not ask it in a rush.
 		return errEarly
@@ -310,7 +325,7 @@ func (l *loop) pause(ctx context.Context, err error) error {
 		wait = retryAfter(err)
 	}
 	l.notify(err, wait)
-	if sleep(ctx, wait) != nil {
+	if l.client.clock.sleep(ctx, wait) != nil {
 		return whyGivenUp(ctx, err)
 	}
 	return nil
@@ -374,7 +389,7 @@ func (l *loop) openBy(life, ctx context.Context, t Transport, starts []wire.Star
 		return l.openTCP(life, ctx, o, starts)
 	case t == WebSocket:
 		dial := func() (link, bool, error) { return l.client.dialWebSocket(ctx, o, starts) }
-		return openSocket(life, ctx, dial, starts, l.limits)
+		return openSocket(life, ctx, l.client.clock, dial, starts, l.limits)
 	case o.stateless:
 		return openStateless(life, ctx, l.client, o, starts, l.limits)
 	default:

@@ -51,7 +51,7 @@ func (c *Client) offer(ctx context.Context, repeatable bool, publish func() erro
 			wait, again = pauses.next(retryAfter(err)), true
 		}
 		tooLate := lost != nil && time.Since(since)+wait > c.repeatWindow()
-		if !again || tooLate || attempt == c.publishAttempts || !waitFor(ctx, wait) {
+		if !again || tooLate || attempt == c.publishAttempts || !c.waitFor(ctx, wait) {
 			return whatIsKnown(lost, err)
 		}
 	}
@@ -67,11 +67,11 @@ func whatIsKnown(lost, last error) error {
 
 // waitFor reports whether to try again after d. It does not wait for an instant that
 // ctx will not see.
-func waitFor(ctx context.Context, d time.Duration) bool {
+func (c *Client) waitFor(ctx context.Context, d time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return false
 	}
-	return sleep(ctx, d) == nil
+	return c.clock.sleep(ctx, d) == nil
 }
 
 // notTaken reports whether err is the daemon's word that it did not take the message

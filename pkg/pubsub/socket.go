@@ -42,12 +42,12 @@ type link interface {
 
 // openSocket makes a stay of what dial connects, which tells whether it has asked for
 // starts. The stay lives as long as life; its opening is bounded by ctx.
-func openSocket(life, ctx context.Context, dial func() (link, bool, error), starts []wire.Start, limits wire.Limits) (*socket, opened, error) {
+func openSocket(life, ctx context.Context, c clock, dial func() (link, bool, error), starts []wire.Start, limits wire.Limits) (*socket, opened, error) {
 	link, asked, err := dial()
 	if err != nil {
 		return nil, opened{}, err
 	}
-	s := &socket{link: link, answer: listen(life, link, limits), had: hadTopics{}}
+	s := &socket{link: link, answer: listen(life, c, link, limits), had: hadTopics{}}
 	o, err := s.begin(ctx, starts, asked)
 	if err == nil {
 		err = checkPositions(starts, o.positions)
@@ -79,10 +79,11 @@ func (s *socket) begin(ctx context.Context, starts []wire.Start, asked bool) (op
 }
 
 // listen reads what comes over the link until it ends, or life does, and closes it.
-func listen(life context.Context, l link, limits wire.Limits) *answer {
+func listen(life context.Context, c clock, l link, limits wire.Limits) *answer {
 	ctx, cancel := context.WithCancelCause(life)
-	a := &answer{contents: make(chan wire.Content), cancel: cancel, asked: time.Now(), mode: Stream, presence: newPresence(l.tellPresence)}
-	watchdog := time.AfterFunc(requestTimeout, func() { cancel(errSilent) })
+	a := &answer{contents: make(chan wire.Content), cancel: cancel, asked: c.now(), mode: Stream, presence: newPresence(l.tellPresence)}
+	watchdog := c.alarm(func() { cancel(errSilent) })
+	watchdog.Reset(requestTimeout)
 	go func() {
 		defer close(a.contents)
 		defer cancel(nil)

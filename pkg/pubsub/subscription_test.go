@@ -39,6 +39,14 @@ func ways() []way {
 	return all
 }
 
+func (w way) isStateless() bool {
+	var o subscribeOptions
+	for _, option := range w.options {
+		option(&o)
+	}
+	return o.stateless || o.transport == SSE
+}
+
 // inEveryWay tells a story in a bubble of its own for every way.
 func inEveryWay(t *testing.T, story func(t *testing.T, w way)) {
 	for _, w := range ways() {

@@ -44,7 +44,7 @@ func (l *loop) openTCP(life, ctx context.Context, o subscribeOptions, starts []w
 	token, err := l.client.tokens.get(ctx, "")
 	for again := false; err == nil; again = true {
 		dial := func() (link, bool, error) { return l.client.dialTCP(ctx, o, starts, token) }
-		stay, o, err := openSocket(life, ctx, dial, starts, l.limits)
+		stay, o, err := openSocket(life, ctx, l.client.clock, dial, starts, l.limits)
 		if !isUnauthorized(err) || again {
 			return stay, o, err
 		}

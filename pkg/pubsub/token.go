@@ -125,10 +125,14 @@ const lastRenewal = time.Second
 // the time is over. Without a source of tokens there is nothing to send: the right comes from
 // a client certificate, say.
 func (l *loop) expiresIn(left time.Duration) {
-	l.renewal = nil
+	l.renewal.Stop()
+	select {
+	case <-l.renewalDue: // it has just rung
+	default:
+	}
 	if l.client.tokens != nil && left > lastRenewal {
-		l.expires = time.Now().Add(left)
-		l.renewal = time.After(left/4*3 + rand.N(left/10))
+		l.granted, l.lasts = l.client.clock.now(), left
+		l.renewal.Reset(left/4*3 + rand.N(left/10))
 	}
 }
 
@@ -149,7 +153,7 @@ func (l *loop) renewToken(life context.Context) error {
 		return err
 	}
 	l.notify(err, 0)
-	l.expiresIn(time.Until(l.expires))
+	l.expiresIn(l.lasts - l.client.clock.since(l.granted))
 	return nil
 }
 
