@@ -279,11 +279,25 @@ func speaksCBOR(ctx context.Context, at string, secure *tls.Config) bool {
 		return false
 	}
 	defer client.Close()
-	s, err := client.Subscribe(ctx, []wire.Start{pubsub.Now("doctor")}, pubsub.WithTransport(pubsub.TCP), pubsub.WithOpenTimeout(identify))
+	err = trySubscribe(ctx, client, "doctor", pubsub.WithTransport(pubsub.TCP), pubsub.WithOpenTimeout(identify))
+	return err == nil || errors.As(err, new(*wire.Problem))
+}
+
+// trySubscribe opens a subscription and closes it. It ends at the first answer that is not
+// pubsubd's, after which a client would go on trying.
+func trySubscribe(ctx context.Context, client *pubsub.Client, topic string, options ...pubsub.SubscribeOption) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	notify := pubsub.WithRetryNotify(func(err error, _ time.Duration) {
+		if errors.As(err, new(*pubsub.UnexpectedAnswerError)) {
+			cancel(err)
+		}
+	})
+	s, err := client.Subscribe(ctx, []wire.Start{pubsub.Now(topic)}, append(options, notify)...)
 	if err == nil {
 		s.Close()
 	}
-	return err == nil || errors.As(err, new(*wire.Problem))
+	return err
 }
 
 // isAnswered reports whether a process listens on the address.

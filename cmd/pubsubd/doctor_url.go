@@ -199,11 +199,7 @@ func (w wayCheck) openWebSocket(ctx context.Context, through http.RoundTripper) 
 	if err != nil {
 		return err
 	}
-	s, err := client.Subscribe(ctx, []wire.Start{pubsub.Now(w.topic)}, pubsub.WithTransport(pubsub.WebSocket), pubsub.WithOpenTimeout(w.firstFrame))
-	if err == nil {
-		s.Close()
-	}
-	return err
+	return trySubscribe(ctx, client, w.topic, pubsub.WithTransport(pubsub.WebSocket), pubsub.WithOpenTimeout(w.firstFrame))
 }
 
 // checkPoll polls until the daemon answers.

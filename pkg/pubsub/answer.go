@@ -83,6 +83,7 @@ type answer struct {
 	cancel   context.CancelCauseFunc
 	asked    instant
 	mode     Mode
+	status   int       // of HTTP, 0 without; written before anything is sent to contents
 	presence *presence // nil: nobody has to be told that we are there
 
 	// Of the loop.
@@ -90,15 +91,18 @@ type answer struct {
 	renumbered bool // it led a topic to another epoch, or back
 }
 
+// A sender is Client.send or Client.sendOnce.
+type sender func(req *http.Request, want int) (*http.Response, error)
+
 // ask sends req, whose answer comes in mode and as e, for as long as life lasts.
-func (c *Client) ask(life context.Context, req *http.Request, mode Mode, e encoding, limits wire.Limits) *answer {
+func (c *Client) ask(life context.Context, send sender, req *http.Request, mode Mode, e encoding, limits wire.Limits) *answer {
 	ctx, cancel := context.WithCancelCause(life)
 	a := &answer{contents: make(chan wire.Content), cancel: cancel, asked: c.clock.now(), mode: mode}
 	req.Header.Set("Accept", e.contentType)
 	go func() {
 		defer close(a.contents)
 		defer cancel(nil)
-		a.err = a.read(c, req.WithContext(ctx), e, patienceWith(limits, mode))
+		a.err = a.read(c.clock, send, req.WithContext(ctx), e, patienceWith(limits, mode))
 	}()
 	return a
 }
@@ -111,19 +115,20 @@ func (a *answer) stop() {
 	}
 }
 
-func (a *answer) read(c *Client, req *http.Request, e encoding, p patience) error {
-	watchdog := c.clock.alarm(func() { a.cancel(errSilent) })
+func (a *answer) read(c clock, send sender, req *http.Request, e encoding, p patience) error {
+	watchdog := c.alarm(func() { a.cancel(errSilent) })
 	watchdog.Reset(p.head)
 	defer watchdog.Stop()
-	resp, err := c.send(req, http.StatusOK)
+	resp, err := send(req, http.StatusOK)
 	watchdog.Stop()
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
+	a.status = resp.StatusCode
 	contentType := resp.Header.Get("Content-Type")
 	if mediaType, _, _ := mime.ParseMediaType(contentType); mediaType != e.contentType {
-		return fmt.Errorf("%w: it is %q", errMalformed, contentType)
+		return unexpected(a.status, "with the type %s", wire.Quote(contentType))
 	}
 	body := &watchedReader{resp.Body, watchdog, p.body}
 	return a.relay(req.Context(), e.decoder(body), body)
@@ -137,7 +142,7 @@ func (a *answer) relay(ctx context.Context, frames decoder, body *watchedReader)
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return whyUnreadable(ctx, err)
+			return whyUnreadable(ctx, a.status, err)
 		case content.End != nil:
 			return content.End
 		case content.Hello != nil && content.Hello.Limits != nil:
@@ -188,15 +193,15 @@ func (p *presence) due() <-chan time.Time {
 }
 
 // whyUnreadable tells a connection that broke, which is passing, from a frame that
-// came whole and says nothing, which may be for ever.
-func whyUnreadable(ctx context.Context, err error) error {
+// came whole and says nothing, which may be for ever. The answer has the status.
+func whyUnreadable(ctx context.Context, status int, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if connectionError := (*readError)(nil); errors.As(err, &connectionError) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("the answer was cut off: %w", err)
 	}
-	return fmt.Errorf("%w: %w", errMalformed, err)
+	return unexpected(status, "with what is no frame (%v)", err)
 }
 
 // A watchedReader lets the watchdog run only while it waits for bytes, so that a

@@ -67,7 +67,7 @@ func (l *loop) isBlocked(err error) bool {
 	switch {
 	case isUnsent(err), isUnauthorized(err):
 		return false
-	case !isTransient(err):
+	case !mayPass(err):
 		return true
 	case errors.As(err, &problem):
 		return false

@@ -9,6 +9,10 @@ import (
 // restarted daemon's clients are spread over.
 const firstBackoff = 200 * time.Millisecond
 
+// foreignFactor is how many times longer the longest wait is after an answer that is not the
+// daemon's: 30 s by default. People have to mend what gives such answers.
+const foreignFactor = 3
+
 // A backoff says how long to wait before the next attempt: between half and all
 // of a bound that doubles with every failure. The zero value of failures is a
 // fresh start. It is for one goroutine.

@@ -56,7 +56,8 @@ const maxAnswerBytes = 4 << 20
 type Option func(*Client) error
 
 // WithHTTPClient makes the Client use hc, for example for its TLS configuration, proxy,
-// cookies or RoundTripper. hc.Timeout must be 0, because it would cut polls and streams.
+// cookies or RoundTripper. hc.Timeout must be 0, because it would cut polls and streams. If
+// hc.CheckRedirect is nil, the Client follows no redirects: the daemon sends none.
 // Client.Close does not close the connections of hc. Default: a client of its own.
 func WithHTTPClient(hc *http.Client) Option {
 	return func(c *Client) error {
@@ -88,9 +89,9 @@ func WithUserAgent(agent string) Option {
 	}
 }
 
-// WithMaxBackoff sets the longest wait between a subscription's attempts to reach the
-// daemon. The Client waits longer if the daemon asks for it. d must be positive. Default:
-// DefaultMaxBackoff.
+// WithMaxBackoff sets the longest wait between attempts to reach the daemon. The Client waits
+// longer if the daemon asks for it, and a subscription waits up to three times as long while
+// something else answers. d must be positive. Default: DefaultMaxBackoff.
 func WithMaxBackoff(d time.Duration) Option {
 	return func(c *Client) error {
 		if d <= 0 {
@@ -140,6 +141,11 @@ func New(baseURL string, opts ...Option) (*Client, error) {
 		return nil, errors.New("an HTTP client and a TLS configuration are both set: set the TLS configuration in the client's Transport")
 	}
 	own.TLSClientConfig = c.tls
+	if c.http.CheckRedirect == nil {
+		hc := *c.http
+		hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		c.http = &hc
+	}
 	return c, nil
 }
 
@@ -154,6 +160,8 @@ func parseBase(s string) (*url.URL, error) {
 		return nil, fmt.Errorf("the daemon's address is %q: write it as http://127.0.0.1:8080", u.Redacted())
 	case u.RawQuery != "" || u.Fragment != "":
 		return nil, fmt.Errorf("the daemon's address %q has a query or a fragment: omit it", u.Redacted())
+	case u.User != nil:
+		return nil, fmt.Errorf("the daemon's address %q has a user name or a password: omit them, and use WithToken for a token or an API key", u.Redacted())
 	}
 	return u, nil
 }
@@ -203,10 +211,28 @@ func (c *Client) request(ctx context.Context, method, path string, query url.Val
 	return req, err
 }
 
-// send does one request. Every answer with a status other than want is an error:
-// what the daemon says is wrong, or the bare status. The caller closes the body.
-func (c *Client) send(req *http.Request, want int) (*http.Response, error) {
-	resp, err := c.do(req)
+// send sends a request with the token, and once more with a new one if the daemon refuses that.
+// Every answer with a status other than want is an error: what the daemon says is wrong, or the
+// bare status. The caller closes the body.
+func (c *Client) send(req *http.Request, want int) (resp *http.Response, err error) {
+	err = c.tokens.use(req.Context(), func(token string) (err error) {
+		resp, err = c.sendPlain(authorized(req, token), want) //nolint:bodyclose // the caller closes it
+		return err
+	})
+	return resp, err
+}
+
+// sendOnce is send without the second time.
+func (c *Client) sendOnce(req *http.Request, want int) (*http.Response, error) {
+	token, err := c.tokens.get(req.Context(), "")
+	if err != nil {
+		return nil, err
+	}
+	return c.sendPlain(authorized(req, token), want)
+}
+
+func (c *Client) sendPlain(req *http.Request, want int) (*http.Response, error) {
+	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, whyFailed(req.Context(), err)
 	}
@@ -263,8 +289,19 @@ func (c *Client) receive(req *http.Request, want int, answer any) error {
 	if err != nil {
 		return fmt.Errorf("the answer was cut off: %w", whyFailed(req.Context(), err))
 	}
-	if err := jsonv2.Unmarshal(content, answer); err != nil { // encoding/json ignores the case of names
-		return fmt.Errorf("%w: %w", errMalformed, err)
+	switch err := jsonv2.Unmarshal(content, answer); { // encoding/json ignores the case of names
+	case err == nil:
+		return nil
+	case isTruncated(content):
+		return errIncomplete
+	default:
+		return unexpected(want, "with what is no answer to this request (%v)", err)
 	}
-	return nil
+}
+
+// isTruncated reports whether content is the beginning of a JSON document, or empty.
+func isTruncated(content []byte) bool {
+	var document json.RawMessage
+	err := json.NewDecoder(bytes.NewReader(content)).Decode(&document)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

@@ -18,9 +18,10 @@ func TestNewChecksTheAddressAndTheOptions(t *testing.T) {
 		require.NoError(t, err, good)
 		c.Close()
 	}
-	for _, bad := range []string{"", "127.0.0.1:8080", "localhost", "ftp://host", "http://", "http://h?x=1", "http://h#f", "http://h:port"} {
+	for _, bad := range []string{"", "127.0.0.1:8080", "localhost", "ftp://host", "http://", "http://h?x=1", "http://h#f", "http://h:port", "ws://host", "unix:/run/socket", "http://user@h", "http://user:secret@h"} {
 		_, err := New(bad)
 		require.ErrorContains(t, err, "the daemon's address", bad)
+		require.NotContains(t, err.Error(), "secret")
 	}
 	for _, bad := range []Option{
 		WithHTTPClient(&http.Client{Timeout: time.Second}),

@@ -32,8 +32,6 @@ type loop struct {
 	waiting []received  // accepted, and to be handed over before more is taken
 	backoff backoff
 
-	malformed int // answers in a row that made no sense
-
 	renewal    *alarm        // set for when to renew the token
 	renewalDue chan struct{} // has a value once that has rung; never closed
 	granted    instant       // when the token's time was told
@@ -223,7 +221,6 @@ func (l *loop) accept(content wire.Content) {
 // progress ends a row of failures.
 func (l *loop) progress() {
 	l.backoff.reset()
-	l.malformed = 0
 	l.refused = false
 }
 
@@ -257,10 +254,6 @@ func (l *loop) ended() error {
 	return nil
 }
 
-// maxMalformed is how many answers in a row may make no sense before the
-// subscription ends: waiting does not mend another protocol.
-const maxMalformed = 5
-
 // resume waits and makes ready for the next poll, in a new stay if the present one
 // is lost. It returns err if neither would help.
 func (l *loop) resume(life context.Context, err error) error {
@@ -270,7 +263,7 @@ func (l *loop) resume(life context.Context, err error) error {
 		}
 	}
 	lost := l.stay.cut(err)
-	if !lost && !isTransient(err) {
+	if !lost && !mayPass(err) {
 		return err
 	}
 	if err := l.pause(life, err); err != nil || !lost {
@@ -280,7 +273,8 @@ func (l *loop) resume(life context.Context, err error) error {
 	if err := l.open(life, life); err != nil {
 		return err
 	}
-	if !hasCode(err, wire.CodeSessionEnded, wire.CodeSessionUnknown, wire.CodeDraining) {
+	// Whoever replaced our poll has the session now.
+	if !hasCode(err, wire.CodeSessionEnded, wire.CodeSessionUnknown, wire.CodeDraining, wire.CodePollReplaced) {
 		old.leave(life)
 	}
 	return nil
@@ -308,27 +302,32 @@ func (l *loop) renew(life context.Context) error {
 	return nil
 }
 
-// pause waits before another attempt, longer after each failure in a row. A session
-// that is lost while the daemon is well is reopened without a wait at first.
+// pause waits before another attempt.
 func (l *loop) pause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return whyGivenUp(ctx, err)
 	}
-	if !errors.Is(err, errMalformed) {
-		l.malformed = 0
-	} else if l.malformed++; l.malformed >= maxMalformed {
-		return err
-	}
-	fresh := l.backoff.failures == 0
-	wait := l.backoff.next(retryAfter(err))
-	if fresh && !isTransient(err) {
-		wait = retryAfter(err)
-	}
+	wait := l.waitAfter(err)
 	l.notify(err, wait)
 	if l.client.clock.sleep(ctx, wait) != nil {
 		return whyGivenUp(ctx, err)
 	}
 	return nil
+}
+
+// waitAfter returns how long to wait after err: longer after each failure in a row. A session
+// that is lost while the daemon is well is reopened without a wait at first. What answers in
+// the daemon's place has to be mended by people, so it is asked less often.
+func (l *loop) waitAfter(err error) time.Duration {
+	fresh, patient := l.backoff.failures == 0, l.backoff
+	if isForeign(err) {
+		patient.max *= foreignFactor
+	}
+	l.backoff.failures++
+	if fresh && !mayPass(err) {
+		return retryAfter(err)
+	}
+	return patient.next(retryAfter(err))
 }
 
 func (l *loop) notify(err error, wait time.Duration) {
@@ -364,7 +363,7 @@ func (l *loop) open(life, ctx context.Context) error {
 			l.answerChange(nil, err)
 			continue
 		}
-		if !isTransient(err) {
+		if !mayPass(err) {
 			return err
 		}
 		if err := l.pause(ctx, err); err != nil {

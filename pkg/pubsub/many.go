@@ -109,10 +109,13 @@ func (c *Client) publishManyOnce(ctx context.Context, items []wire.PublishItem) 
 	if err := c.receive(req, http.StatusOK, &results); err != nil {
 		return nil, err
 	}
-	if len(results) != len(items) || slices.ContainsFunc(results, saysNothing) {
-		return nil, fmt.Errorf("%w: it has %d results for %d messages", errMalformed, len(results), len(items))
+	if len(results) != len(items) {
+		return nil, unexpected(http.StatusOK, "with %d results for %d messages", len(results), len(items))
+	}
+	for i, r := range results {
+		if published := r.Published != nil; published == (r.Problem != nil) || published && r.Position.Topic != items[i].Topic {
+			return nil, unexpected(http.StatusOK, "without a result for the message at %d", i)
+		}
 	}
 	return results, nil
 }
-
-func saysNothing(r wire.PublishResult) bool { return (r.Published == nil) == (r.Problem == nil) }

@@ -112,13 +112,13 @@ func TestPublishManyTriesAgainWhenTheDaemonSaysLater(t *testing.T) {
 
 // An answer that does not say what became of each message says nothing.
 func TestPublishManyWantsAResultForEach(t *testing.T) {
-	for _, answer := range []string{`[]`, `[{},{}]`, `[{"position":"a@k3:1","time":1}]`, `{}`, `[{"position":"a@k3:1"},{"position":"a@k3:1","problem":{"code":"x"}}]`} {
+	for _, answer := range []string{`[]`, `[{},{}]`, `[{"position":"a@k3:1","time":1}]`, `{}`, `[{"position":"a@k3:1"},{"position":"a@k3:1","problem":{"code":"x"}}]`, `[{"position":"a@k3:1"},{"position":"b@k3:1"}]`} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake()
 			c := serveFake(t, f)
 			answerPublish(f, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) })
 			_, err := c.PublishMany(t.Context(), []Publication{{Topic: "a", Body: []byte("1")}, {Topic: "a", Body: []byte("2")}})
-			require.ErrorIs(t, err, errMalformed, answer)
+			require.ErrorAs(t, err, new(*UnexpectedAnswerError), answer)
 		})
 	}
 }

@@ -47,7 +47,7 @@ func (c *Client) offer(ctx context.Context, repeatable bool, publish func() erro
 			lost = err
 		}
 		wait, again := notTaken(err)
-		if !again && repeatable && isTransient(err) && !isRefused(err) && !errors.Is(err, errMalformed) {
+		if !again && repeatable && isTransient(err) && !isRefused(err) {
 			wait, again = pauses.next(retryAfter(err)), true
 		}
 		tooLate := lost != nil && time.Since(since)+wait > c.repeatWindow()

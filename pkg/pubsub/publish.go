@@ -143,6 +143,9 @@ func (c *Client) publishOnce(ctx context.Context, topic, contentType string, bod
 	}
 	var published wire.Published
 	err = c.receive(req, http.StatusOK, &published)
+	if err == nil && published.Position.Topic != topic {
+		err = unexpected(http.StatusOK, "without a position of the topic")
+	}
 	return published, err
 }
 

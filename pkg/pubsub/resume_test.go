@@ -173,8 +173,9 @@ func TestARefusalEndsTheSubscription(t *testing.T) {
 	})
 }
 
-// Something answers in the daemon's place, in another language.
-func TestAnotherServersAnswersEndTheSubscription(t *testing.T) {
+// Something answers in the daemon's place, in another language. The subscription goes on as soon
+// as that ends, and has asked seldom.
+func TestAnotherServersAnswersDoNotEndTheSubscription(t *testing.T) {
 	for name, body := range map[string]string{
 		"text/html":            "<html>Welcome to the hotel",
 		"application/x-ndjson": "{\"neither\":1}\n",
@@ -193,9 +194,14 @@ func TestAnotherServersAnswersEndTheSubscription(t *testing.T) {
 				}
 				var waited waits
 				s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch), waited.notify())
-				wantEnd(t, s, errMalformed)
-				_, all := waited.seen()
-				require.Len(t, all, maxMalformed-1)
+				time.Sleep(time.Hour)
+				errs, all := waited.seen()
+				require.Less(t, len(errs), 3600/15+20)
+				require.Greater(t, all[len(all)-1], DefaultMaxBackoff)
+				require.ErrorAs(t, errs[len(errs)-1], new(*UnexpectedAnswerError))
+				f.publish("a", 1)
+				f.set(func() { f.script = nil })
+				wantNext(t, s, "a@k3:1")
 			})
 		})
 	}
@@ -287,7 +293,7 @@ func TestAFrameEndsARowOfFailures(t *testing.T) {
 func TestAProxysRetryAfterIsHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, said := range []string{"60", time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)} {
-			err := &statusError{http.StatusTooManyRequests, retryAfterOf(http.Header{"Retry-After": {said}})}
+			err := &UnexpectedAnswerError{http.StatusTooManyRequests, "", retryAfterOf(http.Header{"Retry-After": {said}})}
 			require.Equal(t, time.Minute, retryAfter(err), said)
 		}
 	})

@@ -30,6 +30,7 @@ var lostCodes = []wire.Code{
 	wire.CodeAckBeyondSent,
 	wire.CodeSessionEnded,
 	wire.CodeSessionUnknown,
+	wire.CodePollReplaced,
 	wire.CodeDraining,
 }
 
@@ -51,8 +52,11 @@ func openSession(life, ctx context.Context, c *Client, o subscribeOptions, start
 	if err := c.call(ctx, http.MethodPost, "v1/sessions", openRequest(o, starts), http.StatusCreated, &answer); err != nil {
 		return nil, opened{}, err
 	}
-	if err := checkPositions(starts, answer.Positions); err != nil {
+	if err := checkPositions(http.StatusCreated, starts, answer.Positions); err != nil {
 		return nil, opened{}, err
+	}
+	if answer.Session == "" {
+		return nil, opened{}, unexpected(http.StatusCreated, "without a session")
 	}
 	s := &session{client: c, mode: o.mode, encoding: o.encoding(), path: "v1/sessions/" + url.PathEscape(answer.Session), had: hadTopics{}}
 	s.had.remember(starts)
@@ -97,7 +101,8 @@ func (s *session) poll(life context.Context, _ []wire.Start, limits wire.Limits)
 }
 
 // ask polls. It acks all frames that came whole; the daemon sends the rest again. The
-// random member keeps a cache between from making one poll wait for another's answer.
+// random member keeps a cache between from making one poll wait for another's answer. A poll
+// that is refused is not sent with a new token: the session has to get that first.
 func (s *session) ask(life context.Context, limits wire.Limits) (*answer, error) {
 	query := url.Values{
 		"ack":  {strconv.FormatUint(s.frames, 10)},
@@ -108,7 +113,7 @@ func (s *session) ask(life context.Context, limits wire.Limits) (*answer, error)
 	if err != nil {
 		return nil, err
 	}
-	return s.client.ask(life, req, s.mode, s.encoding, limits), nil
+	return s.client.ask(life, s.client.sendOnce, req, s.mode, s.encoding, limits), nil
 }
 
 func (s *session) counted() { s.frames++ }
@@ -120,7 +125,7 @@ func (s *session) patch(ctx context.Context, e edit, _ func(wire.Content) error)
 	request := wire.ChangeRequest{Add: e.add, Remove: e.remove}
 	err := s.client.call(ctx, http.MethodPatch, s.path, request, http.StatusOK, &answer)
 	if err == nil {
-		err = checkPositions(e.add, answer.Positions)
+		err = checkPositions(http.StatusOK, e.add, answer.Positions)
 	}
 	switch {
 	case err != nil && mayBeDone(err):
@@ -140,15 +145,11 @@ func (s *session) authenticate(ctx context.Context, _ string, _ func(wire.Conten
 }
 
 // mayBeDone reports whether a request that failed with err may have been carried
-// out: there was no answer, or one of 5xx. Only the daemon's own 503 is certain; a
+// out: there was no answer of the daemon, or one of 5xx. Only its own 503 is certain; a
 // proxy says that too of an answer which was lost behind it.
 func mayBeDone(err error) bool {
 	p := (*wire.Problem)(nil)
-	if errors.As(err, &p) && p.Status == http.StatusServiceUnavailable {
-		return false
-	}
-	status := statusOf(err)
-	return status == 0 || status >= 500
+	return !errors.As(err, &p) || p.Status >= 500 && p.Status != http.StatusServiceUnavailable
 }
 
 func (s *session) lost(err error) bool { return isUncertain(err) || hasCode(err, lostCodes...) }
@@ -156,7 +157,7 @@ func (s *session) lost(err error) bool { return isUncertain(err) || hasCode(err,
 // cut reports whether err ends the session for us. The daemon has counted as acked
 // what it wrote to a stream, so a broken one is not gone on with.
 func (s *session) cut(err error) bool {
-	return s.lost(err) || isTransient(err) && s.mode == Stream
+	return s.lost(err) || mayPass(err) && s.mode == Stream
 }
 
 // leave ends the session on the daemon. An error is of no use to anybody: the

@@ -50,7 +50,7 @@ func openSocket(life, ctx context.Context, c clock, dial func() (link, bool, err
 	s := &socket{link: link, answer: listen(life, c, link, limits), had: hadTopics{}}
 	o, err := s.begin(ctx, starts, asked)
 	if err == nil {
-		err = checkPositions(starts, o.positions)
+		err = checkPositions(s.answer.status, starts, o.positions)
 	}
 	if err != nil {
 		s.leave(life)
@@ -119,7 +119,7 @@ func (s *socket) canPatch(e edit) bool { return s.had.permit(e) }
 func (s *socket) patch(ctx context.Context, e edit, take func(wire.Content) error) ([]wire.Position, error) {
 	reply, err := s.command(ctx, wire.Command{Subscribe: e.add, Unsubscribe: e.remove}, take)
 	if err == nil {
-		err = checkPositions(e.add, reply.Positions)
+		err = checkPositions(s.answer.status, e.add, reply.Positions)
 	}
 	if err != nil {
 		return nil, unlessRefused(err)

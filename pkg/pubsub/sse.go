@@ -26,7 +26,7 @@ func (s *stateless) askForEvents(life context.Context, starts []wire.Start, limi
 	if err != nil {
 		return nil, err
 	}
-	return s.client.ask(life, req, Stream, s.encoding, limits), nil
+	return s.client.ask(life, s.client.send, req, Stream, s.encoding, limits), nil
 }
 
 func (s *stateless) eventsRequest(ctx context.Context, starts []wire.Start) (*http.Request, error) {

@@ -3,7 +3,6 @@ package pubsub
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -44,7 +43,7 @@ func openStateless(life, ctx context.Context, c *Client, o subscribeOptions, sta
 	}
 	hello, err := awaitHello(ctx, a)
 	if err == nil {
-		err = checkPositions(starts, hello.Positions)
+		err = checkPositions(http.StatusOK, starts, hello.Positions)
 	}
 	if err != nil {
 		a.stop()
@@ -74,7 +73,7 @@ func awaitHello(ctx context.Context, a *answer) (*wire.Hello, error) {
 		case !open && a.err != nil:
 			return nil, a.err
 		case !open, content.Hello == nil:
-			return nil, fmt.Errorf("%w: it does not begin with a hello frame", errMalformed)
+			return nil, unexpected(a.status, "without a hello frame")
 		}
 		return content.Hello, nil
 	case <-ctx.Done():
@@ -99,7 +98,7 @@ func (s *stateless) ask(life context.Context, starts []wire.Start, limits wire.L
 	if err != nil {
 		return nil, err
 	}
-	return s.client.ask(life, req, s.mode, s.encoding, limits), nil
+	return s.client.ask(life, s.client.send, req, s.mode, s.encoding, limits), nil
 }
 
 func (s *stateless) request(ctx context.Context, starts []wire.Start, hello bool) (*http.Request, error) {

@@ -87,9 +87,10 @@ func WithOpenTimeout(d time.Duration) SubscribeOption {
 }
 
 // WithRetryNotify calls notify before each wait for another attempt, with the error and the
-// length of the wait (it may be 0), so that a program can log or count. The calls come one
-// at a time, and the subscription waits for them. notify must not call the subscription's
-// Next or Close. Default: none.
+// length of the wait (it may be 0), so that a program can log or count. While a proxy or another
+// program answers in the daemon's place, the error is an *UnexpectedAnswerError or mentions a proxy.
+// The calls come one at a time, and the subscription waits for them. notify must not call the
+// subscription's Next or Close. Default: none.
 func WithRetryNotify(notify func(err error, wait time.Duration)) SubscribeOption {
 	return func(o *subscribeOptions) { o.onRetry = notify }
 }
@@ -103,7 +104,8 @@ var errOpenTimeout = errors.New("the daemon did not answer in time")
 //
 // The subscription lasts as long as ctx: when ctx ends, Next returns its cause.
 // WithOpenTimeout also limits the opening. An error that a retry would not fix, such as a
-// wrong topic or a refusal, is returned at once, as a *wire.Problem if it is the daemon's.
+// wrong topic or a refusal, is returned at once, as a *wire.Problem if it is the daemon's. After
+// an answer that is not the daemon's, Subscribe retries.
 //
 // The caller must Close the subscription. A stateless subscription that resumes only from
 // positions sends nothing before Subscribe returns. So Subscribe succeeds even if the daemon

@@ -87,8 +87,7 @@ func newSubscription(topics *topicList, end context.CancelCauseFunc) *Subscripti
 // Next waits for the next item. If ctx ends, Next returns its cause, and the subscription
 // continues. Any other error is final: Next returns it after all items that had arrived, and
 // in every later call. It is ErrClosed after Close, the cause of the end of Subscribe's
-// context, or a *wire.Problem that the daemon answered. poll_replaced means that another
-// client polls this session.
+// context, or a *wire.Problem that the daemon answered.
 func (s *Subscription) Next(ctx context.Context) (Item, error) {
 	for {
 		select {
@@ -216,7 +215,8 @@ type changed struct {
 //
 // While the daemon is unreachable, Change waits for it, at most until ctx ends. Positions then
 // tells whether the change was made. A refusal is a *wire.Problem, and the subscription
-// continues unchanged. That includes 429 and 503, which Change does not retry.
+// continues unchanged. That includes 429 and 503, which Change does not retry, and an
+// *UnexpectedAnswerError.
 func (s *Subscription) Change(ctx context.Context, add []wire.Start, remove []string) ([]wire.Position, error) {
 	if _, err := newTopicList(add); err != nil {
 		return nil, fmt.Errorf("change topics: %w", err)

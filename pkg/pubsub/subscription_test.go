@@ -249,7 +249,7 @@ func TestAnEndedSessionIsReopenedFromThePositions(t *testing.T) {
 // Every problem that says that the session is of no use leads to a new one.
 func TestASessionThatIsLostIsReopened(t *testing.T) {
 	for _, code := range []wire.Code{
-		wire.CodeStaleAck, wire.CodeAckBeyondSent, wire.CodeSessionEnded, wire.CodeSessionUnknown, wire.CodeDraining,
+		wire.CodeStaleAck, wire.CodeAckBeyondSent, wire.CodeSessionEnded, wire.CodeSessionUnknown, wire.CodePollReplaced, wire.CodeDraining,
 	} {
 		t.Run(string(code), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -341,7 +341,9 @@ func TestRepeatedAndForeignFramesAreDroppedAndCounted(t *testing.T) {
 	})
 }
 
-func TestAReplacedPollEndsTheSubscription(t *testing.T) {
+// Another poll has the session: it is never polled again, and not ended. The subscription goes on
+// in a new one.
+func TestAReplacedPollLosesTheSession(t *testing.T) {
 	for _, mode := range []Mode{Batch, Multiple, Stream} {
 		t.Run(string(mode), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -352,11 +354,14 @@ func TestAReplacedPollEndsTheSubscription(t *testing.T) {
 				wantNext(t, s, "a@k3:1")
 				time.Sleep(time.Second) // the second poll is parked
 				f.set(func() { close(f.sessions["session-1"].parked); f.sessions["session-1"].parked = nil })
-				wantEnd(t, s, &wire.Problem{Code: wire.CodePollReplaced})
-				polls := len(f.seen())
-				time.Sleep(time.Hour)
-				require.Len(t, f.seen(), polls, "it never polls again")
-				require.NotEmpty(t, f.sessions, "the session is left to who has it now")
+				f.publish("a", 1)
+				wantNext(t, s, "a@k3:2")
+				wantQuiet(t, s)
+				f.set(func() {
+					require.Equal(t, 2, f.opened)
+					require.Contains(t, f.sessions, "session-1", "it is left to who has it now")
+					require.Nil(t, f.sessions["session-1"].parked)
+				})
 			})
 		})
 	}

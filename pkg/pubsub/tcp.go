@@ -39,21 +39,14 @@ func WithTCPAddr(addr string, config *tls.Config) Option {
 	}
 }
 
-// openTCP opens a stay over TCP. If the token is refused, it tries once more, with a new one.
-func (l *loop) openTCP(life, ctx context.Context, o subscribeOptions, starts []wire.Start) (stay, opened, error) {
-	token, err := l.client.tokens.get(ctx, "")
-	for again := false; err == nil; again = true {
+// openTCP opens a stay over TCP.
+func (l *loop) openTCP(life, ctx context.Context, o subscribeOptions, starts []wire.Start) (s stay, begun opened, err error) {
+	err = l.client.tokens.use(ctx, func(token string) (err error) {
 		dial := func() (link, bool, error) { return l.client.dialTCP(ctx, o, starts, token) }
-		stay, o, err := openSocket(life, ctx, l.client.clock, dial, starts, l.limits)
-		if !isUnauthorized(err) || again {
-			return stay, o, err
-		}
-		refused, why := token, err
-		if token, err = l.client.tokens.get(ctx, refused); err == nil && token == refused {
-			return nil, opened{}, why
-		}
-	}
-	return nil, opened{}, err
+		s, begun, err = openSocket(life, ctx, l.client.clock, dial, starts, l.limits)
+		return err
+	})
+	return s, begun, err
 }
 
 // dialTCP connects, sends the token, and asks for starts.

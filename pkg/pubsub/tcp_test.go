@@ -66,7 +66,7 @@ func TestWhatATCPConnectionBeginsWith(t *testing.T) {
 	})
 }
 
-// Something else listens there: it is not asked for ever.
+// Something else listens there.
 func TestATCPPortOfAnotherLanguage(t *testing.T) {
 	for name, says := range map[string]string{
 		"HTTP":     "HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -81,8 +81,8 @@ func TestATCPPortOfAnotherLanguage(t *testing.T) {
 				}))
 				require.NoError(t, err)
 				_, err = c.Subscribe(t.Context(), []wire.Start{Now("a")}, WithTransport(TCP), WithOpenTimeout(time.Hour))
-				require.Error(t, err)
-				require.NotErrorIs(t, err, errOpenTimeout)
+				require.ErrorIs(t, err, errOpenTimeout)
+				require.ErrorAs(t, err, new(*UnexpectedAnswerError))
 			})
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -79,33 +78,29 @@ func (t *tokens) renewed(ctx context.Context) (string, error) {
 	return t.get(ctx, old)
 }
 
-// do sends a request with the token. If the token is refused, it sends the request once
-// more, with a new one.
-func (c *Client) do(req *http.Request) (*http.Response, error) {
-	token, err := c.tokens.get(req.Context(), "")
+// use calls try with the token. If the daemon refuses the token, it calls try once more, with a
+// new one.
+func (t *tokens) use(ctx context.Context, try func(token string) error) error {
+	token, err := t.get(ctx, "")
 	for again := false; err == nil; again = true {
-		var resp *http.Response
-		resp, err = c.http.Do(authorized(req, token))
-		if err != nil || resp.StatusCode != http.StatusUnauthorized || again {
-			return resp, err
+		err = try(token)
+		if again || !isUnauthorized(err) {
+			return err
 		}
-		refused := token
-		if token, err = c.tokens.get(req.Context(), refused); err == nil && token == refused {
-			return resp, nil
+		refused, why := token, err
+		if token, err = t.get(ctx, refused); err == nil && token == refused {
+			return why
 		}
-		_, _ = io.CopyN(io.Discard, resp.Body, maxProblemBytes) // so that the connection can be used again
-		resp.Body.Close()
 	}
-	return nil, err
+	return err
 }
 
 // authorized returns the request with a token and a body that was not read.
 func authorized(req *http.Request, token string) *http.Request {
-	if token == "" {
-		return req
-	}
 	req = req.Clone(req.Context())
-	req.Header.Set("Authorization", "Bearer "+token)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	if req.GetBody != nil {
 		req.Body, _ = req.GetBody() // never fails: it reads a slice
 	}
@@ -178,7 +173,7 @@ func (l *loop) reauthenticate(life context.Context, err error) error {
 		case err == nil:
 			l.expiresIn(left)
 			return nil
-		case !isTransient(err):
+		case !mayPass(err):
 			return err
 		}
 		if err := l.pause(life, err); err != nil {

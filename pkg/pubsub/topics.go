@@ -206,10 +206,10 @@ func (l *topicList) forget(m *topicMark) {
 	l.marks = slices.DeleteFunc(l.marks, func(other *topicMark) bool { return other == m })
 }
 
-// checkPositions returns an error unless positions answer starts: one for each, and
+// checkPositions returns an error unless positions, of an answer with this status, answer starts: one for each, and
 // besides them only those of topics that patterns stand for. A session's hello has
 // them by name, all else in the order asked for.
-func checkPositions(starts []wire.Start, positions []wire.Position) error {
+func checkPositions(status int, starts []wire.Start, positions []wire.Position) error {
 	told := make(map[string]bool, len(positions))
 	for _, p := range positions {
 		told[p.Topic] = true
@@ -231,7 +231,7 @@ func checkPositions(starts []wire.Start, positions []wire.Position) error {
 		}
 	}
 	if wrong > 0 {
-		return fmt.Errorf("%w: it has %d positions of topics other than the %d requested ones", errMalformed, len(positions), len(starts))
+		return unexpected(status, "with %d positions of topics other than the %d requested ones", len(positions), len(starts))
 	}
 	return nil
 }

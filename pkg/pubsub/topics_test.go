@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,6 +80,6 @@ func TestPositionsThatAnswerStarts(t *testing.T) {
 		for _, text := range c.positions {
 			positions = append(positions, position(t, text))
 		}
-		require.Equal(t, c.ok, checkPositions(starts, positions) == nil, "%v %v", c.starts, c.positions)
+		require.Equal(t, c.ok, checkPositions(http.StatusOK, starts, positions) == nil, "%v %v", c.starts, c.positions)
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// errNoUpgrade is a connection that did not become a WebSocket, though it was said to.
-var errNoUpgrade = errors.New("the server did not open a WebSocket")
+// errNoUpgrade is a connection that became a WebSocket, and cannot be written to.
+var errNoUpgrade = errors.New("the HTTP client's transport does not let a WebSocket be written to: the Body of its answer must be an io.Writer")
 
 // dialWebSocket connects, and tells whether the URL asked for starts: it does if they
 // fit and it can say them.
@@ -46,9 +46,13 @@ func (c *Client) dialWebSocket(ctx context.Context, o subscribeOptions, starts [
 		return nil, false, err
 	}
 	conn, ok := resp.Body.(io.ReadWriteCloser)
-	if !ok || !upgraded(resp.Header, key) {
+	switch {
+	case !ok:
 		resp.Body.Close()
 		return nil, false, &hopelessError{errNoUpgrade}
+	case !upgraded(resp.Header, key):
+		conn.Close()
+		return nil, false, unexpected(resp.StatusCode, "to another WebSocket handshake")
 	}
 	return &webSocket{conn: conn, format: o.format}, asked, nil
 }
