@@ -16,7 +16,7 @@ import (
 // keepSaying publishes numbers with idempotency keys until stop, through crashes: each
 // number is published once.
 func (s *speaker) keepSaying(public string, stop <-chan struct{}) error {
-	client, err := pubsub.New(public, pubsub.WithPublishAttempts(1000), pubsub.WithMaxBackoff(100*time.Millisecond))
+	client, err := pubsub.New(public, pubsub.WithPublishRetry(time.Minute), pubsub.WithMaxBackoff(100*time.Millisecond))
 	if err != nil {
 		return err
 	}

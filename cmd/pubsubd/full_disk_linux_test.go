@@ -30,7 +30,7 @@ func TestAFullDiskRefusesPublishesWithTheReason(t *testing.T) {
 	s.post("/v1/topics/a/messages", "1")
 	s.fileSizeLimit(1)
 
-	client, err := pubsub.New(s.public, pubsub.WithPublishAttempts(1))
+	client, err := pubsub.New(s.public, pubsub.WithPublishRetry(0))
 	require.NoError(t, err)
 	defer client.Close()
 	_, err = client.PublishJSON(t.Context(), "a", 2)

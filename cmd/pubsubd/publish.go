@@ -30,6 +30,10 @@ func publishCommand() *cobra.Command {
 		Long: `Publish DATA, or standard input (with -, or without DATA in a pipe), and print the
 position of the message. The data is JSON, unless --type names another media type.
 
+The command tries again until --timeout while the daemon restarts or is overloaded. If
+the connection breaks before the answer, the message may have been published, so the
+command fails, unless --idempotency-key makes another attempt safe.
+
 With --lines, publish each line of standard input as a message, in order, and print
 the number of messages at the end. Each line waits for the answer to the line before.
 The first line that fails, or SIGINT or SIGTERM, ends the command with exit code 1: all
@@ -85,7 +89,10 @@ func (p *publishing) run(args []string) error {
 		return usageError{err}
 	}
 	var err error
-	if p.daemon, err = p.server.client(); err != nil {
+	notify := func(err error, wait time.Duration) {
+		fmt.Fprintf(p.notes, "pubsubd: %v; retrying in %v\n", err, wait.Round(time.Millisecond))
+	}
+	if p.daemon, err = p.server.client(pubsub.WithPublishRetry(p.timeout), pubsub.WithPublishRetryNotify(notify)); err != nil {
 		return err
 	}
 	defer p.daemon.Close()
@@ -177,6 +184,8 @@ func (p *publishing) publish(body []byte, idempotencyKey string) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("publish %q: no answer within %v; the message may be published or not; raise --timeout", p.topic, p.timeout)
+	case errors.Is(err, pubsub.ErrOutcomeUnknown) && idempotencyKey == "":
+		return fmt.Errorf("%w; with --idempotency-key the command tries again, and the message is published once", err)
 	case err != nil:
 		return p.server.unreached(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -166,9 +167,19 @@ func TestPublishCommandLinesThatCannotBeObeyed(t *testing.T) {
 }
 
 func TestPublishSaysWhatToDoWhenItFails(t *testing.T) {
-	r := run(t, nil, "publish", "a", "1", "--server=http://127.0.0.1:1")
+	r := run(t, nil, "publish", "a", "1", "--server=http://127.0.0.1:1", "--timeout=300ms")
 	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "connection refused; retrying in ")
 	require.Contains(t, r.stderr, "PUBSUBD_SERVER")
+	r = run(t, nil, "publish", "a", "1", "--server=http://ann:secret@127.0.0.1:1")
+	require.Equal(t, exitUsage, r.code)
+	require.Contains(t, r.stderr, "has a user name or a password")
+	require.NotContains(t, r.stderr, "secret")
+	cut := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer cut.Close()
+	r = run(t, nil, "publish", "a", "1", "--server", cut.URL)
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "the message may have been published; with --idempotency-key the command tries again")
 
 	s := serveProcess(t, "--message-bytes=10")
 	r = run(t, nil, "publish", "a", `"more than ten bytes"`, "--server", s.public)
@@ -188,6 +199,34 @@ func TestPublishSaysWhatToDoWhenItFails(t *testing.T) {
 	r = run(t, nil, "publish", "a", "1", "--timeout=50ms", "--server", silent.URL)
 	require.Equal(t, exitRunTime, r.code)
 	require.Contains(t, r.stderr, "published or not")
+}
+
+// The daemon is away when the command begins.
+func TestPublishOutlastsARestart(t *testing.T) {
+	reserved, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	at := reserved.Addr().String()
+	require.NoError(t, reserved.Close())
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "publish", "a", "1", "--timeout", patience.String(), "--server=http://"+at)
+	var stdout bytes.Buffer
+	cmd.Env, cmd.Stdout = []string{}, &stdout
+	notes, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	note, err := bufio.NewReader(notes).ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, note, "retrying in ")
+	again, err := net.Listen("tcp", at)
+	require.NoError(t, err)
+	server := httptest.NewUnstartedServer(&recorder{})
+	server.Listener.Close()
+	server.Listener = again
+	server.Start()
+	defer server.Close()
+	require.NoError(t, cmd.Wait())
+	require.Equal(t, "a@k3:1\n", stdout.String())
 }
 
 func TestPublishWithAKeyMayBeTriedAgain(t *testing.T) {

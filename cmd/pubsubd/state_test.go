@@ -178,7 +178,7 @@ func TestARestartLosesNothingAndACrashIsToldOnce(t *testing.T) {
 
 	speaking := make(chan error)
 	go func() {
-		client, err := pubsub.New(one.public, pubsub.WithPublishAttempts(1))
+		client, err := pubsub.New(one.public, pubsub.WithPublishRetry(0))
 		for err == nil {
 			err = speaker.say(client)
 		}

@@ -206,7 +206,7 @@ func newAudience(t *testing.T, public string, size int) *audience {
 	t.Helper()
 	a := &audience{T: t, subs: make([]*pubsub.Subscription, size), last: make([]atomic.Int64, size), said: make([]atomic.Int64, (size+perTopic-1)/perTopic)}
 	var err error
-	a.client, err = pubsub.New(public, pubsub.WithHTTPClient(a.httpClient(false)), pubsub.WithPublishAttempts(1000), pubsub.WithMaxBackoff(time.Second))
+	a.client, err = pubsub.New(public, pubsub.WithHTTPClient(a.httpClient(false)), pubsub.WithPublishRetry(time.Minute), pubsub.WithMaxBackoff(time.Second))
 	require.NoError(t, err)
 	kinds := [][]pubsub.SubscribeOption{
 		{pubsub.WithTransport(pubsub.LongPoll)}, {pubsub.WithTransport(pubsub.HTTPStream)}, {pubsub.WithTransport(pubsub.SSE)}, {pubsub.Stateless()},

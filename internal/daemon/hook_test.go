@@ -191,7 +191,7 @@ func TestAnApplicationHearsOfSessionsAndTopics(t *testing.T) {
 
 // goClient returns a client that does not retry a publish.
 func (d *running) goClient() *pubsub.Client {
-	c, err := pubsub.New("http://"+d.PublicAddr(), pubsub.WithPublishAttempts(1))
+	c, err := pubsub.New("http://"+d.PublicAddr(), pubsub.WithPublishRetry(0))
 	require.NoError(d, err)
 	return c
 }

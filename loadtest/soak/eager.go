@@ -21,7 +21,7 @@ const eagerTopics = 2
 const firstEager = firstHurried - eagerTopics
 
 func newEager(w *world, topic int) (*eager, error) {
-	p, err := newPublisher(w, firstEager+topic, pubsub.WithPublishAttempts(1))
+	p, err := newPublisher(w, firstEager+topic, pubsub.WithPublishRetry(0))
 	return &eager{p}, err
 }
 

@@ -24,7 +24,7 @@ func isHurried(publisher int) bool {
 }
 
 func newHurried(w *world, number int) (*hurried, error) {
-	p, err := newPublisher(w, firstHurried+number, pubsub.WithPublishAttempts(1))
+	p, err := newPublisher(w, firstHurried+number, pubsub.WithPublishRetry(0))
 	return &hurried{p}, err
 }
 

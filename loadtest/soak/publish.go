@@ -151,8 +151,8 @@ func clientName(publisher int) string { return fmt.Sprintf("publisher-%d", publi
 
 // wasRefused reports whether the daemon said that it did not take the message.
 func wasRefused(err error) bool {
-	problem, ok := errors.AsType[*wire.Problem](err)
-	return ok && (problem.Status < 500 || problem.Status == http.StatusServiceUnavailable)
+	_, ok := errors.AsType[*wire.Problem](err)
+	return ok && !errors.Is(err, pubsub.ErrOutcomeUnknown)
 }
 
 // judgeRefusal finds fault unless the daemon said "later", or what the application did.

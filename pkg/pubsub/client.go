@@ -24,24 +24,25 @@ import (
 // A Client holds only idle connections, which Close releases. Close its subscriptions
 // first.
 type Client struct {
-	base            *url.URL        // immutable
-	http            *http.Client    // immutable
-	own             *http.Transport // the one that Close cleans; nil if the caller brought a client
-	tls             *tls.Config     // immutable; nil: Go's defaults, or the caller's client has another
-	tcp             tcpPort
-	tokens          *tokens // nil: none
-	agent           string  // the User-Agent; empty: Go's
-	maxBackoff      time.Duration
-	publishAttempts int
-	clock           clock
+	base           *url.URL        // immutable
+	http           *http.Client    // immutable
+	own            *http.Transport // the one that Close cleans; nil if the caller brought a client
+	tls            *tls.Config     // immutable; nil: Go's defaults, or the caller's client has another
+	tcp            tcpPort
+	tokens         *tokens // nil: none
+	agent          string  // the User-Agent; empty: Go's
+	maxBackoff     time.Duration
+	publishRetry   time.Duration
+	onPublishRetry func(err error, wait time.Duration) // nil: nobody wants to know
+	clock          clock
 
 	idempotencyMS atomic.Int64 // how long the daemon remembers a key, as a subscription was told last; 0: not told
 }
 
 // Defaults of the options of New.
 const (
-	DefaultMaxBackoff      = 10 * time.Second
-	DefaultPublishAttempts = 4
+	DefaultMaxBackoff   = 10 * time.Second
+	DefaultPublishRetry = 30 * time.Second // longer than a daemon takes to restart
 )
 
 // requestTimeout bounds a request that the daemon answers at once. It is long for
@@ -102,15 +103,24 @@ func WithMaxBackoff(d time.Duration) Option {
 	}
 }
 
-// WithPublishAttempts sets how often the Client tries to publish one message while the
-// daemon answers 429 or 503. 1 means no retry. n must be positive. Default:
-// DefaultPublishAttempts.
-func WithPublishAttempts(n int) Option {
+// WithPublishRetry sets how long after its call Publish may still begin another attempt; see
+// Publish. 0 means one attempt. d must not be negative. Default: DefaultPublishRetry.
+func WithPublishRetry(d time.Duration) Option {
 	return func(c *Client) error {
-		if n < 1 {
-			return fmt.Errorf("the attempts to publish must be at least 1; got %d", n)
+		if d < 0 {
+			return fmt.Errorf("the time to retry a publish must not be negative; got %v", d)
 		}
-		c.publishAttempts = n
+		c.publishRetry = d
+		return nil
+	}
+}
+
+// WithPublishRetryNotify calls notify before each wait for another attempt to publish, with the
+// error and the length of the wait, so that a program can log or count. Calls of Publish wait for
+// it, and may call it concurrently. Default: none.
+func WithPublishRetryNotify(notify func(err error, wait time.Duration)) Option {
+	return func(c *Client) error {
+		c.onPublishRetry = notify
 		return nil
 	}
 }
@@ -124,13 +134,13 @@ func New(baseURL string, opts ...Option) (*Client, error) {
 	}
 	own := newTransport()
 	c := &Client{
-		base:            base,
-		http:            &http.Client{Transport: own},
-		own:             own,
-		tcp:             tcpPort{dial: newDialer().DialContext},
-		maxBackoff:      DefaultMaxBackoff,
-		publishAttempts: DefaultPublishAttempts,
-		clock:           newClock(),
+		base:         base,
+		http:         &http.Client{Transport: own},
+		own:          own,
+		tcp:          tcpPort{dial: newDialer().DialContext},
+		maxBackoff:   DefaultMaxBackoff,
+		publishRetry: DefaultPublishRetry,
+		clock:        newClock(),
 	}
 	for _, opt := range opts {
 		if err := opt(c); err != nil {

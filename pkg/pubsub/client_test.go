@@ -26,7 +26,7 @@ func TestNewChecksTheAddressAndTheOptions(t *testing.T) {
 	for _, bad := range []Option{
 		WithHTTPClient(&http.Client{Timeout: time.Second}),
 		WithMaxBackoff(0),
-		WithPublishAttempts(0),
+		WithPublishRetry(-1),
 	} {
 		_, err := New("http://host", bad)
 		require.Error(t, err)

@@ -24,7 +24,8 @@
 // The terms are those of the protocol (pkg/wire/PROTOCOL.md). Messages, gaps, positions and
 // problems are types of package wire.
 //
-// The client does not log. It does not publish a message twice; see Client.Publish, and
-// WithIdempotencyKey for lost answers. It publishes over HTTP, whatever the transport of
+// The client does not log: WithRetryNotify and WithPublishRetryNotify tell your program why it
+// waits. It does not publish a message twice; see Client.Publish, and WithIdempotencyKey for lost
+// answers. It publishes over HTTP, whatever the transport of
 // its subscriptions. It does not compress.
 package pubsub

@@ -27,8 +27,8 @@ type Publication struct {
 // that the daemon refused.
 //
 // An error concerns all messages. Errors and retries are those of Publish; after a lost
-// answer PublishMany retries only if every message has an idempotency key. Where the
-// outcome of Publish is unknown, any number of the messages may have been published.
+// answer PublishMany retries only if every message has an idempotency key. With
+// ErrOutcomeUnknown, any number of the messages may have been published.
 func (c *Client) PublishMany(ctx context.Context, messages []Publication) ([]wire.PublishResult, error) {
 	items := make([]wire.PublishItem, len(messages))
 	for i, m := range messages {

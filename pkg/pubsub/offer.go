@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -24,65 +25,65 @@ func (c *Client) repeatWindow() time.Duration {
 	return safeToRepeat
 }
 
-// offer calls publish until it succeeds or fails for good, at most as often as the
-// client's attempts. Without repeatable it is called again only if the daemon said
-// "later"; with it, also if nobody knows whether the daemon took what it was sent.
-//
-// The error is that of the last call, unless an earlier one's outcome is unknown:
-// then so is that of all.
+// ErrOutcomeUnknown is in an error of Publish and PublishMany if the message may have been
+// published: an answer was lost, or was not the daemon's. All other errors mean that it was not.
+var ErrOutcomeUnknown = errors.New("the message may have been published")
+
+// offer calls publish until it succeeds or fails for good, for as long as the client retries.
+// Without repeatable it is called again only if the daemon did not take what it was sent; with
+// it, also if nobody knows.
 func (c *Client) offer(ctx context.Context, repeatable bool, publish func() error) error {
 	pauses := backoff{max: c.maxBackoff}
-	var lost error      // of the last call whose outcome is unknown
-	var since time.Time // the first of them began
-	for attempt := 1; ; attempt++ {
-		began := time.Now()
+	began := c.clock.now()
+	var lost bool     // the outcome of a call is unknown
+	var since instant // when the first of them began
+	mayWait := func(wait time.Duration) bool {
+		return c.clock.since(began)+wait <= c.publishRetry && !(lost && c.clock.since(since)+wait > c.repeatWindow())
+	}
+	for {
+		tried := c.clock.now()
 		err := publish()
 		if err == nil {
 			return nil
 		}
-		if lost == nil {
-			since = began
+		outcome := err
+		switch {
+		case isUnknown(err):
+			outcome = fmt.Errorf("%w: %w", err, ErrOutcomeUnknown)
+			if !lost {
+				lost, since = true, tried
+			}
+		case lost:
+			outcome = fmt.Errorf("%w; an earlier attempt had no answer: %w", err, ErrOutcomeUnknown)
 		}
-		if isUnknown(err) {
-			lost = err
-		}
-		wait, again := notTaken(err)
-		if !again && repeatable && isTransient(err) && !isRefused(err) {
-			wait, again = pauses.next(retryAfter(err)), true
-		}
-		tooLate := lost != nil && time.Since(since)+wait > c.repeatWindow()
-		if !again || tooLate || attempt == c.publishAttempts || !c.waitFor(ctx, wait) {
-			return whatIsKnown(lost, err)
+		wait := pauses.next(retryAfter(err))
+		again := isNotTaken(err) || repeatable && isTransient(err) && !isUnsent(err)
+		if !again || !mayWait(wait) || !c.waitToPublish(ctx, err, wait) || !mayWait(0) {
+			return outcome
 		}
 	}
 }
 
-// whatIsKnown is what is left to say after the last attempt's error.
-func whatIsKnown(lost, last error) error {
-	if lost == nil || isUnknown(last) {
-		return last
-	}
-	return fmt.Errorf("%w (the attempt after that: %s)", lost, last.Error())
-}
-
-// waitFor reports whether to try again after d. It does not wait for an instant that
+// waitToPublish reports whether to try again after d. It does not wait for an instant that
 // ctx will not see.
-func (c *Client) waitFor(ctx context.Context, d time.Duration) bool {
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
+func (c *Client) waitToPublish(ctx context.Context, err error, d time.Duration) bool {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d || ctx.Err() != nil {
 		return false
+	}
+	if c.onPublishRetry != nil {
+		c.onPublishRetry(err, d)
 	}
 	return c.clock.sleep(ctx, d) == nil
 }
 
-// notTaken reports whether err is the daemon's word that it did not take the message
-// but may later, and after what time.
-func notTaken(err error) (wait time.Duration, ok bool) {
+// isNotTaken reports whether the daemon did not take the message, but may later.
+func isNotTaken(err error) bool {
 	p := (*wire.Problem)(nil)
-	if !errors.As(err, &p) || p.Status != http.StatusTooManyRequests && p.Status != http.StatusServiceUnavailable {
-		return 0, false
+	if errors.As(err, &p) {
+		return p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable
 	}
-	wait = retryAfter(err)
-	return wait, wait > 0
+	withoutToken := (*tokenError)(nil)
+	return isUnsent(err) && !errors.As(err, &withoutToken)
 }
 
 // isUnknown reports whether the message may have been published in spite of err.
@@ -96,9 +97,6 @@ func isRefused(err error) bool {
 
 // isUnsent reports whether there was no connection to send anything on, or no token.
 func isUnsent(err error) bool {
-	if withoutToken := (*tokenError)(nil); errors.As(err, &withoutToken) {
-		return true
-	}
-	e := (*net.OpError)(nil)
-	return errors.As(err, &e) && e.Op == "dial"
+	withoutToken, untrusted, e := (*tokenError)(nil), (*tls.CertificateVerificationError)(nil), (*net.OpError)(nil)
+	return errors.As(err, &withoutToken) || errors.As(err, &untrusted) || errors.As(err, &e) && e.Op == "dial"
 }

@@ -1,7 +1,9 @@
 package pubsub
 
 import (
+	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,7 +69,6 @@ func TestWithAKeyWhatWaitingDoesNotMendIsNotRepeated(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"the key is another's":     later(wire.CodeIdempotencyMismatch, 100),
 		"the body is refused":      later(wire.CodeInvalidBody, 100),
-		"no word of when":          later(wire.CodeOverloaded, 0),
 		"the answer is nonsense":   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) },
 		"a proxy knows no such":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },
 		"a proxy wants to be told": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
@@ -85,21 +86,24 @@ func TestWithAKeyWhatWaitingDoesNotMendIsNotRepeated(t *testing.T) {
 	}
 }
 
-// Attempts are bounded by their number, and by how long the daemon surely knows the
-// key since the first that it may have taken.
+// Attempts are bounded by time since the call, and by how long the daemon surely knows the key
+// since the first that it may have taken.
 func TestWithAKeyTryingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		c := serveFake(t, f, WithPublishAttempts(3))
+		c := serveFake(t, f)
 		at := losing(f, 100)
+		began := time.Now()
 		_, err := c.Publish(t.Context(), "a", "", []byte("1"), WithIdempotencyKey("k"))
 		require.ErrorContains(t, err, `publish "a": `)
-		require.Len(t, *at, 3)
+		require.ErrorIs(t, err, ErrOutcomeUnknown)
+		require.Greater(t, len(*at), 5)
+		require.LessOrEqual(t, time.Since(began), DefaultPublishRetry)
 		require.Len(t, f.topics["a"].messages, 1)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		c := serveFake(t, f)
+		c := serveFake(t, f, WithPublishRetry(time.Hour))
 		calls := 0
 		f.script = func(w http.ResponseWriter, _ *http.Request) bool {
 			if calls++; calls == 1 {
@@ -113,7 +117,7 @@ func TestWithAKeyTryingEnds(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		c := serveFake(t, f)
+		c := serveFake(t, f, WithPublishRetry(time.Hour))
 		calls := 0
 		f.script = func(w http.ResponseWriter, r *http.Request) bool {
 			if calls++; calls < 3 {
@@ -153,9 +157,9 @@ func TestAKeyIsNotRepeatedAfterTheDaemonsWindow(t *testing.T) {
 }
 
 // Once an answer was lost, a refusal of the next attempt does not mean that nothing
-// was published.
+// was published. The daemon's code tells why it did not go on.
 func TestARefusalAfterALostAnswerLeavesItOpen(t *testing.T) {
-	overloaded := &wire.Problem{Code: wire.CodeOverloaded}
+	forbidden := &wire.Problem{Code: wire.CodeForbidden}
 	for name, lost := range map[string]bool{"an answer was lost": true, "no connection was made": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -166,25 +170,78 @@ func TestARefusalAfterALostAnswerLeavesItOpen(t *testing.T) {
 					if calls++; calls == 1 && lost {
 						panic(http.ErrAbortHandler)
 					}
-					later(wire.CodeOverloaded, 0)(w, r)
+					later(wire.CodeForbidden, 0)(w, r)
 					return true
 				}
 				if f.down = !lost; f.down {
-					go func() {
-						time.Sleep(firstBackoff / 4)
-						f.mu.Lock()
-						defer f.mu.Unlock()
-						f.down = false
-					}()
+					time.AfterFunc(firstBackoff/4, func() { f.set(func() { f.down = false }) })
 				}
 				_, err := c.Publish(t.Context(), "a", "", []byte("1"), WithIdempotencyKey("k"))
-				require.ErrorContains(t, err, string(wire.CodeOverloaded))
-				if lost {
-					require.NotErrorIs(t, err, overloaded)
-				} else {
-					require.ErrorIs(t, err, overloaded)
-				}
+				require.ErrorIs(t, err, forbidden)
+				require.Equal(t, lost, errors.Is(err, ErrOutcomeUnknown))
+				require.Equal(t, lost, strings.Contains(err.Error(), "; an earlier attempt had no answer: the message may have been published"))
 			})
+		})
+	}
+}
+
+// A daemon that restarts refuses connections, and then answers through a proxy.
+func TestPublishOutlastsARestart(t *testing.T) {
+	for name, options := range map[string][]PublishOption{"with a key": {WithIdempotencyKey("k")}, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.down = true
+				var told []error
+				c := serveFake(t, f, WithPublishRetryNotify(func(err error, _ time.Duration) { told = append(told, err) }))
+				time.AfterFunc(10*time.Second, func() { f.set(func() { f.down = false }) })
+				_, err := c.Publish(t.Context(), "a", "", []byte("1"), options...)
+				require.NoError(t, err)
+				require.Len(t, f.topics["a"].messages, 1)
+				require.Greater(t, len(told), 3)
+			})
+		})
+	}
+}
+
+// net/http repeats a request with an idempotency key by itself when a connection breaks, whenever
+// that is. The daemon may have forgotten the key by then.
+func TestOnlyTheClientRepeatsAPublish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := serveFake(t, f)
+		_, err := c.Publish(t.Context(), "a", "", []byte("1")) // the connection is one in use
+		require.NoError(t, err)
+		calls := 0
+		f.script = func(_ http.ResponseWriter, r *http.Request) bool {
+			calls++
+			holdUp(r, 3*time.Minute)
+			panic(http.ErrAbortHandler)
+		}
+		_, err = c.Publish(t.Context(), "a", "", []byte("1"), WithIdempotencyKey("k"))
+		require.ErrorIs(t, err, ErrOutcomeUnknown)
+		require.Equal(t, 1, calls)
+	})
+}
+
+// The wall clock jumps while a publish waits for its next attempt: as after a suspend, or because
+// somebody sets it. The window in which the daemon knows the key counts by the larger time.
+func TestAKeyIsNotRepeatedAfterASuspend(t *testing.T) {
+	for jump, want := range map[time.Duration]int{10 * time.Minute: 1, -10 * time.Minute: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			var wall jumpingClock
+			calls := 0
+			c := serveFake(t, f, wall.option(), WithPublishRetry(time.Hour), WithPublishRetryNotify(func(error, time.Duration) { wall.jump(jump) }))
+			f.script = func(http.ResponseWriter, *http.Request) bool {
+				if calls++; calls == 1 {
+					panic(http.ErrAbortHandler)
+				}
+				return false
+			}
+			_, err := c.Publish(t.Context(), "a", "", []byte("1"), WithIdempotencyKey("k"))
+			require.Equal(t, want == 1, errors.Is(err, ErrOutcomeUnknown), "%v", err)
+			require.Equal(t, want, calls, jump)
 		})
 	}
 }

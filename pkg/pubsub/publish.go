@@ -82,18 +82,19 @@ func WithIdempotencyKey(key string) PublishOption {
 // and time of the message, which is then in the history. An empty contentType means JSON,
 // as in wire.Message.
 //
-// Publish retries after 429 and 503, which mean that the message was not published. It
-// waits as long as the daemon asks, and makes at most as many attempts as
-// WithPublishAttempts allows. With an idempotency key it also retries after a lost answer,
-// or if a proxy could not reach the daemon, for at most a minute. The daemon remembers a key
-// for two minutes by default. If a subscription of the Client has learned that the daemon
-// forgets keys sooner (idempotency_ms), Publish retries for half of that time. Publish does
-// not retry in any other case. An error tells what happened:
-//   - a *wire.Problem (errors.As) with a status below 500, or 503: not published;
-//   - an invalid argument, or a connection that could not be made: not published;
-//   - any other, such as the end of ctx: unknown.
+// Publish retries while no connection can be made, and after 429 and 503 of the daemon: the
+// message was not published then. With an idempotency key it also retries after a lost answer,
+// after 500, and if a proxy could not reach the daemon. It waits as long as the daemon asks, and
+// begins no attempt later than WithPublishRetry allows. After a lost answer it stops after a
+// minute: the daemon remembers a key for two minutes by default. If a subscription of the Client
+// has learned that the daemon forgets keys sooner (idempotency_ms), it stops after half of that
+// time. Publish does not retry in any other case.
 //
-// Only ctx limits the time of the call. Publish does not keep body.
+// If the message may have been published, errors.Is(err, ErrOutcomeUnknown); otherwise it was not.
+// A refusal of the daemon is a *wire.Problem, also of an attempt after one whose answer was lost. An
+// answer of a proxy, or of another program, is an *UnexpectedAnswerError.
+//
+// Only ctx limits the time of one attempt. Publish does not keep body.
 func (c *Client) Publish(ctx context.Context, topic, contentType string, body []byte, opts ...PublishOption) (wire.Published, error) {
 	published, err := c.publish(ctx, topic, contentType, body, opts)
 	if err != nil {

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"errors"
 	"math"
 	"net/http"
 	"testing"
@@ -112,14 +113,18 @@ func TestPublishStopsTrying(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
 		at := answerPublish(f, later(wire.CodeOverloaded, 1000))
+		began := time.Now()
 		_, err := c.Publish(t.Context(), "a", "", []byte("1"))
 		require.ErrorIs(t, err, overloaded)
+		require.NotErrorIs(t, err, ErrOutcomeUnknown)
 		require.ErrorContains(t, err, `publish "a": overloaded`)
-		require.Len(t, *at, DefaultPublishAttempts)
+		require.Greater(t, len(*at), 4)
+		require.LessOrEqual(t, time.Since(began), DefaultPublishRetry)
+		require.Greater(t, time.Since(began), DefaultPublishRetry-DefaultMaxBackoff)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		c := serveFake(t, f, WithPublishAttempts(1))
+		c := serveFake(t, f, WithPublishRetry(0))
 		at := answerPublish(f, later(wire.CodeOverloaded, 1000))
 		_, err := c.Publish(t.Context(), "a", "", []byte("1"))
 		require.ErrorIs(t, err, overloaded)
@@ -150,7 +155,6 @@ func TestPublishIsNotRepeated(t *testing.T) {
 		},
 		"the answer is nonsense":   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) },
 		"the daemon fails":         later(wire.CodeInternal, 100),
-		"no word of when":          later(wire.CodeOverloaded, 0),
 		"the body is refused":      later(wire.CodeInvalidBody, 100),
 		"a proxy's word, not ours": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Retry-After", "1"); w.WriteHeader(503) },
 	} {
@@ -163,6 +167,7 @@ func TestPublishIsNotRepeated(t *testing.T) {
 				at := answerPublish(f, answer)
 				_, err = c.Publish(t.Context(), "a", "", []byte("1"))
 				require.ErrorContains(t, err, `publish "a": `)
+				require.Equal(t, name != "the body is refused", errors.Is(err, ErrOutcomeUnknown), "%v", err)
 				require.Len(t, *at, 1)
 			})
 		})

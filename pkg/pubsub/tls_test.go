@@ -32,12 +32,13 @@ func TestAClientTrustsAPrivateAuthority(t *testing.T) {
 	require.EqualValues(t, 1, published.Position.Offset)
 	require.Equal(t, "HTTP/1.1", <-protocol, "a poll that is given up takes its connection with it")
 
-	doubting, err := New(daemon.URL, WithPublishAttempts(1))
+	doubting, err := New(daemon.URL, WithPublishRetry(0))
 	require.NoError(t, err)
 	defer doubting.Close()
 	_, err = doubting.Publish(t.Context(), "a", "text/plain", []byte("x"))
 	unknown := (*tls.CertificateVerificationError)(nil)
 	require.ErrorAs(t, err, &unknown)
+	require.NotErrorIs(t, err, ErrOutcomeUnknown)
 
 	_, err = New(daemon.URL, WithTLSConfig(trusting), WithHTTPClient(daemon.Client()))
 	require.ErrorContains(t, err, "Transport")

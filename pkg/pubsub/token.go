@@ -104,6 +104,9 @@ func authorized(req *http.Request, token string) *http.Request {
 	if req.GetBody != nil {
 		req.Body, _ = req.GetBody() // never fails: it reads a slice
 	}
+	if req.Header.Get("Idempotency-Key") != "" {
+		req.GetBody = nil // or net/http repeats it by itself, also when the daemon has forgotten the key
+	}
 	return req
 }
 
