@@ -16,7 +16,11 @@ import (
 var (
 	errSilent = errors.New("the daemon has sent nothing for too long")
 	errCut    = errors.New("the stream was cut off")
-	errEarly  = errors.New("a poll returned at once with nothing")
+	errEarly  = errors.New("polls return at once with nothing new: does a proxy in between answer for the server?")
+
+	// A session sends each frame once, unless it was not acknowledged. Whoever has counted another
+	// one would acknowledge frames that never came.
+	errRepeated = errors.New("a poll brought frames that had come before: does a proxy in between repeat answers?")
 
 	errRenumbered = errors.New("the answer to a poll is from another epoch")
 )
@@ -88,6 +92,7 @@ type answer struct {
 
 	// Of the loop.
 	useful     bool // it brought something new
+	repeated   bool // it brought something that had come before
 	renumbered bool // it led a topic to another epoch, or back
 }
 
@@ -136,22 +141,37 @@ func (a *answer) read(c clock, send sender, req *http.Request, e encoding, p pat
 
 // relay sends frame after frame to the receiver. They are read from body.
 func (a *answer) relay(ctx context.Context, frames decoder, body *watchedReader) error {
-	for {
+	for owed := 0; ; {
 		content, err := frames.Next()
 		switch {
+		case errors.Is(err, io.EOF) && owed > 0:
+			return errIncomplete
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return whyUnreadable(ctx, a.status, err)
 		case content.End != nil:
 			return content.End
-		case content.Hello != nil && content.Hello.Limits != nil:
-			body.limit = patienceWith(believe(*content.Hello.Limits), a.mode).body
+		case content.Counts():
+			owed--
+		case content.Hello != nil:
+			owed = a.learn(content.Hello, body)
 		}
 		if err := a.handOver(ctx, content); err != nil {
 			return err
 		}
 	}
+}
+
+// learn returns how many messages and gaps follow hello, if it says so.
+func (a *answer) learn(hello *wire.Hello, body *watchedReader) (owed int) {
+	if hello.Limits != nil {
+		body.limit = patienceWith(believe(*hello.Limits), a.mode).body
+	}
+	if hello.Frames != nil {
+		owed = *hello.Frames
+	}
+	return owed
 }
 
 // handOver waits for the receiver. What the daemon asks meanwhile is not read.

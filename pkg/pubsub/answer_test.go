@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,6 +100,33 @@ func TestSilenceInTheMiddleOfAnAnswer(t *testing.T) {
 				require.Less(t, time.Since(began), time.Minute)
 				wantQuiet(t, s)
 			})
+		})
+	}
+}
+
+// Not every cut shows: this answer ends well, but has fewer frames than it says. What is missing is
+// asked for again.
+func TestAnAnswerWithFewerFramesThanItSaysIsCut(t *testing.T) {
+	for _, mode := range []Mode{Batch, Single} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			f.publish("a", 3)
+			f.script = func(w http.ResponseWriter, r *http.Request) bool {
+				if len(f.seen()) > 0 {
+					return false
+				}
+				answer := httptest.NewRecorder()
+				f.route(answer, r)
+				hello, _ := answer.Body.ReadBytes('\n')
+				w.Header().Set("Content-Type", r.Header.Get("Accept"))
+				_, _ = w.Write(hello)
+				return true
+			}
+			var waited waits
+			s := subscribe(t, serveFake(t, f), []wire.Start{Oldest("a")}, WithMode(mode), Stateless(), waited.notify())
+			wantNext(t, s, "a@k3:1", "a@k3:2", "a@k3:3")
+			errs, _ := waited.seen()
+			require.Equal(t, []error{errIncomplete}, errs)
 		})
 	}
 }

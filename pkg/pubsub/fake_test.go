@@ -628,14 +628,19 @@ func (a *fakeAnswer) helloContent() wire.Content {
 
 func (a *fakeAnswer) serveWhole(limit int, atOnce bool) {
 	held := a.f.limits.PollTimeout()
-	var body []byte
+	hello := wire.Content{}
 	if atOnce {
-		held, body = 0, a.format.encode(a.helloContent())
+		held, hello = 0, a.helloContent()
 	}
 	frames, err := a.wait(limit, held)
 	if p := (*wire.Problem)(nil); errors.As(err, &p) {
 		refuse(a.w, p)
 		return
+	}
+	var body []byte
+	if atOnce {
+		hello.Hello.Frames = new(len(frames))
+		body = a.format.encode(hello)
 	}
 	for _, c := range frames {
 		body = append(body, a.format.encode(c)...)

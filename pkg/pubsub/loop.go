@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -31,6 +32,9 @@ type loop struct {
 	crowd   int         // of more topics than this, some may be forgotten; see crowded
 	waiting []received  // accepted, and to be handed over before more is taken
 	backoff backoff
+
+	early  int // answers in a row that came at once and brought nothing new; see hurried
+	rushes int // how often those were too many
 
 	renewal    *alarm        // set for when to renew the token
 	renewalDue chan struct{} // has a value once that has rung; never closed
@@ -201,7 +205,11 @@ func (l *loop) accept(content wire.Content) {
 	l.stay.counted()
 	item := Item{content.Message, content.Gap}
 	mark := l.s.markOf(item.Position().Topic)
-	if mark == nil || mark.has(item) {
+	if mark == nil {
+		return
+	}
+	if mark.has(item) {
+		l.answer.repeated = true
 		return
 	}
 	// Two daemons that take turns behind one address renumber the topic with every
@@ -221,6 +229,7 @@ func (l *loop) accept(content wire.Content) {
 // progress ends a row of failures.
 func (l *loop) progress() {
 	l.backoff.reset()
+	l.early, l.rushes = 0, 0
 	l.refused = false
 }
 
@@ -243,15 +252,32 @@ func (l *loop) ended() error {
 		return a.err
 	case a.mode == Stream:
 		return errCut
+	case a.repeated && l.stay.lost(errRepeated):
+		return errRepeated
 	case lasted >= min(time.Second, l.limits.PollTimeout()/2):
 	case !a.useful:
-		// Something between answers in the daemon's place; do not ask it in a rush.
-		return errEarly
+		return l.hurried()
 	case a.renumbered:
 		return errRenumbered
 	}
 	l.progress()
 	return nil
+}
+
+// maxEarly is how many answers in a row may come at once and bring nothing new. Something
+// between answers in the daemon's place, or the session is not what we think.
+const maxEarly = 5
+
+// hurried returns an error when there were too many early answers in a row. The first time a new
+// session may help, and then waiting; see resume and waitAfter.
+func (l *loop) hurried() error {
+	if l.early++; l.early < maxEarly {
+		return nil
+	}
+	if l.rushes++; l.rushes <= 2 {
+		l.early = 0 // after the third time every answer is one too many
+	}
+	return errEarly
 }
 
 // resume waits and makes ready for the next poll, in a new stay if the present one
@@ -262,7 +288,7 @@ func (l *loop) resume(life context.Context, err error) error {
 			return nil
 		}
 	}
-	lost := l.stay.cut(err)
+	lost := l.stay.cut(err) || l.isFirstRush(err)
 	if !lost && !mayPass(err) {
 		return err
 	}
@@ -279,6 +305,8 @@ func (l *loop) resume(life context.Context, err error) error {
 	}
 	return nil
 }
+
+func (l *loop) isFirstRush(err error) bool { return errors.Is(err, errEarly) && l.rushes == 1 }
 
 // crowded reports whether so many topics were met by patterns that it is time to
 // hear which of them the daemon has forgotten: it refuses too many, and we should
@@ -319,12 +347,16 @@ func (l *loop) pause(ctx context.Context, err error) error {
 // that is lost while the daemon is well is reopened without a wait at first. What answers in
 // the daemon's place has to be mended by people, so it is asked less often.
 func (l *loop) waitAfter(err error) time.Duration {
-	fresh, patient := l.backoff.failures == 0, l.backoff
-	if isForeign(err) {
+	fresh, early := l.backoff.failures == 0, errors.Is(err, errEarly)
+	patient := l.backoff
+	if isForeign(err) || early || errors.Is(err, errRepeated) {
 		patient.max *= foreignFactor
 	}
+	if early && l.rushes > 2 {
+		patient.failures = math.MaxInt // the longest wait
+	}
 	l.backoff.failures++
-	if fresh && !mayPass(err) {
+	if fresh && !mayPass(err) || l.isFirstRush(err) {
 		return retryAfter(err)
 	}
 	return patient.next(retryAfter(err))

@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 	"sync"
@@ -207,7 +208,8 @@ func TestAnotherServersAnswersDoNotEndTheSubscription(t *testing.T) {
 	}
 }
 
-// Empty answers that come at once are not asked for in a rush.
+// Empty answers that come at once are not asked for in a rush: after five in a row a new session
+// is opened, and then the client waits.
 func TestEmptyAnswersAreNotARush(t *testing.T) {
 	inEveryWay(t, func(t *testing.T, w way) {
 		f := newFake()
@@ -229,12 +231,23 @@ func TestEmptyAnswersAreNotARush(t *testing.T) {
 			w.Header().Set("Content-Type", r.Header.Get("Accept"))
 			return true
 		}
-		subscribe(t, c, []wire.Start{Now("a")}, w.options...)
+		var waited waits
+		s := subscribe(t, c, []wire.Start{Now("a")}, append(w.options, waited.notify())...)
 		synctest.Wait()
 		f.breakOff()
 		time.Sleep(15 * time.Minute)
 		require.Less(t, polls.Load(), int64(250))
-		require.Greater(t, polls.Load(), int64(75))
+		require.Greater(t, polls.Load(), int64(30))
+
+		errs, all := waited.seen()
+		if errors.Is(errs[len(errs)-1], errEarly) {
+			require.ErrorContains(t, errs[len(errs)-1], "proxy")
+			require.Greater(t, all[len(all)-1], DefaultMaxBackoff)
+			require.LessOrEqual(t, f.opened, 2, "one new session was tried")
+		}
+		f.publish("a", 1)
+		f.set(func() { f.script = nil })
+		wantNext(t, s, "a@k3:1")
 	})
 }
 

@@ -152,7 +152,9 @@ func mayBeDone(err error) bool {
 	return !errors.As(err, &p) || p.Status >= 500 && p.Status != http.StatusServiceUnavailable
 }
 
-func (s *session) lost(err error) bool { return isUncertain(err) || hasCode(err, lostCodes...) }
+func (s *session) lost(err error) bool {
+	return isUncertain(err) || errors.Is(err, errRepeated) || hasCode(err, lostCodes...)
+}
 
 // cut reports whether err ends the session for us. The daemon has counted as acked
 // what it wrote to a stream, so a broken one is not gone on with.
