@@ -101,22 +101,24 @@ func newLoop(c *Client, s *Subscription, options subscribeOptions) *loop {
 	return l
 }
 
+// errGoexit is what ends a subscription whose callback has ended the loop's goroutine.
+var errGoexit = errors.New("a callback called runtime.Goexit, as FailNow of a test does")
+
 // main runs until life ends or something happens that retrying does not mend.
 func (l *loop) main(life context.Context) {
-	defer close(l.s.done)
-	err := l.run(life)
-	if life.Err() != nil {
-		err = context.Cause(life)
-	}
-	l.s.end(ErrClosed) // releases life; its cause is not needed any more
-	l.renewal.Stop()
-	if l.s.err = err; !errors.Is(err, ErrClosed) {
-		l.s.err = fmt.Errorf("subscription: %w", err)
-	}
-	close(l.s.items)
-	// Whoever replaced our poll has the session now.
-	if !hasCode(err, wire.CodePollReplaced) {
+	err := errGoexit // unless run returns
+	defer func() {
+		l.s.end(ErrClosed) // releases life; its cause is not needed any more
+		l.renewal.Stop()
+		if l.s.err = err; !errors.Is(err, ErrClosed) {
+			l.s.err = fmt.Errorf("subscription: %w", err)
+		}
+		close(l.s.items)
 		l.stay.leave(context.WithoutCancel(life))
+		close(l.s.done)
+	}()
+	if err = l.run(life); life.Err() != nil {
+		err = context.Cause(life)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -479,6 +480,18 @@ func TestCloseIsBounded(t *testing.T) {
 		began := time.Now()
 		s.Close()
 		require.LessOrEqual(t, time.Since(began), closeTimeout)
+	})
+}
+
+// A test's FailNow in a callback ends the loop's goroutine, and so the subscription. Next says so.
+func TestACallbackThatEndsItsGoroutineEndsTheSubscription(t *testing.T) {
+	inEveryWay(t, func(t *testing.T, w way) {
+		f := newFake()
+		exit := WithRetryNotify(func(error, time.Duration) { runtime.Goexit() })
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, append(w.options, exit)...)
+		f.goDown()
+		wantEnd(t, s, errGoexit)
+		s.Close()
 	})
 }
 
