@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -150,25 +151,88 @@ func (l *loop) replace(life, ctx context.Context, e edit) error {
 
 // vet has a stateless subscription's new topics refused, if they are to be, before
 // they are polled for: that poll's refusal would end the subscription, and may come
-// late. Asked for without positions they are answered at once.
+// late.
 func (l *loop) vet(life, ctx context.Context, e edit) error {
 	starts := e.next.starts()
-	polled := l.options.stateless && l.ladder[0] == LongPoll
-	if _, all := positionsOf(starts); !polled || !all || len(e.add) == 0 {
+	if _, all := positionsOf(starts); !all || len(e.add) == 0 || !l.isPolledWithoutSession() {
 		return nil
 	}
-	added := starts[len(starts)-len(e.add):] // see topicList.edit
-	for i := range added {
-		added[i] = Now(added[i].Topic)
+	return l.try(life, ctx, starts)
+}
+
+func (l *loop) isPolledWithoutSession() bool { return l.options.stateless && l.ladder[0] == LongPoll }
+
+// try asks whether the daemon permits starts. A poll without a session is answered at once if it
+// names no position.
+func (l *loop) try(life, ctx context.Context, starts []wire.Start) error {
+	var s stay
+	var err error
+	if l.isPolledWithoutSession() {
+		now := make([]wire.Start, len(starts))
+		for i, start := range starts {
+			now[i] = Now(start.Topic)
+		}
+		options := l.options.by(LongPoll)
+		options.mode = Single
+		s, _, err = openStateless(life, ctx, l.client, options, now, l.limits)
+	} else {
+		s, _, err = l.openOnce(life, ctx, starts)
 	}
-	for i := range starts {
-		starts[i].Every = 0
-	}
-	options := l.options.by(LongPoll)
-	options.mode = Single
-	s, _, err := openStateless(life, ctx, l.client, options, starts, l.limits)
 	if err == nil {
 		s.leave(life)
 	}
 	return err
+}
+
+// shed gives up the topics that the daemon does not permit any more, after it has refused all with
+// err: a new token has fewer rights. Each gets a gap, as in a session that goes on. If none is left,
+// shed returns err.
+func (l *loop) shed(life context.Context, err error) error {
+	starts := l.s.topics.starts()
+	if len(starts) == 0 {
+		return err
+	}
+	refused, unclear := l.refusedOf(life, starts)
+	switch {
+	case unclear != nil && mayPass(unclear):
+		return nil // it is refused again, and then this is tried again
+	case unclear != nil:
+		return unclear
+	case len(refused) == len(starts):
+		return err
+	}
+	for _, start := range refused {
+		mark := l.s.topics.byName[start.Topic]
+		if mark == nil || !mark.named {
+			continue // it goes, or stays, with its pattern
+		}
+		err = nil
+		at := mark.received
+		l.s.drop(mark)
+		l.waiting = append(l.waiting, received{Item{Gap: &wire.Gap{Topic: at.Topic, Reason: wire.GapForbidden, After: at, Position: at}}, mark})
+	}
+	return err
+}
+
+// refusedOf returns those of starts that the daemon does not permit: it names none of them, so they
+// are tried together, and then in halves.
+func (l *loop) refusedOf(life context.Context, starts []wire.Start) ([]wire.Start, error) {
+	ctx, cancel := context.WithTimeoutCause(life, requestTimeout, errSilent)
+	defer cancel()
+	err := l.try(life, ctx, starts)
+	switch half := len(starts) / 2; {
+	case err == nil:
+		return nil, nil
+	case !hasCode(err, wire.CodeForbidden):
+		return nil, err
+	case half == 0:
+		return starts, nil
+	default:
+		first, err := l.refusedOf(life, starts[:half])
+		if err != nil {
+			return nil, err
+		}
+		second, err := l.refusedOf(life, starts[half:])
+		return append(slices.Clone(first), second...), err
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -38,9 +39,12 @@ type loop struct {
 
 	renewal    *alarm        // set for when to renew the token
 	renewalDue chan struct{} // has a value once that has rung; never closed
+	renewed    chan renewed  // has what the source of tokens gave; never closed
+	fetching   sync.WaitGroup
 	granted    instant       // when the token's time was told
 	lasts      time.Duration // from then on
 	refused    bool          // the daemon refused a token, and has sent nothing since
+	barred     bool          // a new token permits none of the topics
 
 	changing *change         // to be tried again, or nil
 	again    <-chan struct{} // when to try it, if no new stay makes it before
@@ -90,7 +94,7 @@ func newLoop(c *Client, s *Subscription, options subscribeOptions) *loop {
 	l := &loop{
 		client: c, s: s, options: options, ladder: options.ladder(), limits: untoldLimits,
 		backoff: backoff{max: c.maxBackoff}, retries: backoff{max: c.maxBackoff},
-		renewalDue: make(chan struct{}, 1),
+		renewalDue: make(chan struct{}, 1), renewed: make(chan renewed, 1),
 	}
 	l.renewal = c.clock.alarm(func() {
 		select {
@@ -101,6 +105,9 @@ func newLoop(c *Client, s *Subscription, options subscribeOptions) *loop {
 	return l
 }
 
+// errNoRight ends a subscription when its last topic has ended with a gap, forbidden.
+var errNoRight = wire.NewProblem(wire.CodeForbidden, "", "the new token permits none of the topics")
+
 // errGoexit is what ends a subscription whose callback has ended the loop's goroutine.
 var errGoexit = errors.New("a callback called runtime.Goexit, as FailNow of a test does")
 
@@ -110,6 +117,7 @@ func (l *loop) main(life context.Context) {
 	defer func() {
 		l.s.end(ErrClosed) // releases life; its cause is not needed any more
 		l.renewal.Stop()
+		l.fetching.Wait()
 		if l.s.err = err; !errors.Is(err, ErrClosed) {
 			l.s.err = fmt.Errorf("subscription: %w", err)
 		}
@@ -134,6 +142,9 @@ func (l *loop) run(life context.Context) error {
 		case l.crowded():
 			err = l.renew(life)
 		}
+		if hasCode(err, wire.CodeForbidden) {
+			err = l.shed(life, err)
+		}
 		if err != nil {
 			return err
 		}
@@ -154,6 +165,9 @@ func (l *loop) turn(life context.Context) (err error) {
 // change waits to be tried again no other is taken.
 func (l *loop) relay(life context.Context) error { //nolint:cyclop,gocognit // one select over all that the loop owns: cut in two, it would read worse
 	for {
+		if len(l.waiting) == 0 && l.barred {
+			return errNoRight
+		}
 		in, out, item := l.answer.contents, chan<- received(nil), received{}
 		if len(l.waiting) > 0 {
 			in, out, item = nil, l.s.items, l.waiting[0]
@@ -183,7 +197,9 @@ func (l *loop) relay(life context.Context) error { //nolint:cyclop,gocognit // o
 				return err
 			}
 		case <-l.renewalDue:
-			if err := l.renewToken(life); err != nil {
+			l.fetchToken(life)
+		case r := <-l.renewed:
+			if err := l.renewToken(life, r); err != nil {
 				return err
 			}
 		case <-abandoned:
@@ -210,9 +226,15 @@ func (l *loop) accept(content wire.Content) {
 	if mark == nil {
 		return
 	}
-	if mark.has(item) {
+	// The subscription has ended, which is news even if the topic has no more messages.
+	forbidden := item.Gap != nil && item.Gap.Reason == wire.GapForbidden && mark.named
+	if !forbidden && mark.has(item) {
 		l.answer.repeated = true
 		return
+	}
+	if forbidden {
+		l.s.drop(mark)
+		l.barred = len(l.s.topics.marks) == 0
 	}
 	// Two daemons that take turns behind one address renumber the topic with every
 	// answer: all of it is new, and none of it is progress.

@@ -171,6 +171,14 @@ func (s *Subscription) adopt(e edit, positions []wire.Position) {
 	s.topics = e.next
 }
 
+// drop lets go of a topic whose subscription the daemon has ended. What waits to be returned
+// is returned; for the loop.
+func (s *Subscription) drop(m *topicMark) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.topics = s.topics.edit(nil, []string{m.start.Topic}).next
+}
+
 // markOf returns the mark of a topic that is subscribed to, by its name or by a
 // pattern, or nil; for the loop.
 func (s *Subscription) markOf(topic string) *topicMark {

@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // WithToken makes the Client send a bearer token, or an API key, with every request. When it
-// expires or is revoked, subscriptions end. Default: none.
+// expires or is revoked, subscriptions end. To go on, subscribe with a new Client, After the
+// Positions of the subscription. Default: none.
 func WithToken(token string) Option {
 	return WithTokenSource(func(context.Context) (string, error) { return token, nil })
 }
@@ -22,8 +24,12 @@ func WithToken(token string) Option {
 // subscription takes the new token without a reconnect. It ends if the daemon refuses that,
 // too. A token of another subject needs another Client.
 //
-// One goroutine at a time calls source. Requests and deliveries wait for it, at most until
-// ctx ends. If source returns an error, the request fails, and a subscription retries.
+// A new token may permit less. Topics that it does not permit end with a gap, forbidden, and the
+// others continue.
+//
+// One goroutine at a time calls source. Nothing waits for it while the token in use has not been
+// refused. If source returns an error, the request fails, and a subscription retries. source must
+// return soon after ctx ends: Close waits for it.
 func WithTokenSource(source func(ctx context.Context) (string, error)) Option {
 	return func(c *Client) error {
 		if source == nil {
@@ -38,8 +44,10 @@ func WithTokenSource(source func(ctx context.Context) (string, error)) Option {
 // token.
 type tokens struct {
 	source func(context.Context) (string, error) // immutable
-	turn   chan struct{}                         // has a value while somebody uses token or source; never closed
-	token  string                                // guarded by turn; empty: not asked for
+	turn   chan struct{}                         // has a value while somebody calls source; never closed
+
+	mu    sync.Mutex // guards token; not held during a call of source
+	token string     // empty: not asked for
 }
 
 // tokenError is an error of the source. Nothing was sent.
@@ -52,21 +60,32 @@ func (t *tokens) get(ctx context.Context, refused string) (string, error) {
 	if t == nil {
 		return "", nil
 	}
+	if token := t.current(); token != refused {
+		return token, nil // though source may be at work on the next one
+	}
 	select {
 	case t.turn <- struct{}{}:
 		defer func() { <-t.turn }()
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	if t.token != refused {
-		return t.token, nil
+	if token := t.current(); token != refused {
+		return token, nil
 	}
 	token, err := t.source(ctx)
 	if err != nil {
 		return refused, &tokenError{fmt.Errorf("get a token: %w", err)}
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.token = token
 	return token, nil
+}
+
+func (t *tokens) current() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.token
 }
 
 // renewed returns a new token in place of the one in use.
@@ -134,15 +153,38 @@ func (l *loop) expiresIn(left time.Duration) {
 	}
 }
 
+// renewed is what the source of tokens gave.
+type renewed struct {
+	token string
+	err   error
+}
+
+// fetchToken asks the source for a new token. The source may take its time, so the loop does
+// not wait for it.
+func (l *loop) fetchToken(life context.Context) {
+	l.fetching.Go(func() {
+		r := renewed{err: &tokenError{errGoexit}}
+		defer func() {
+			select {
+			case l.renewed <- r:
+			case <-life.Done():
+			}
+		}()
+		ctx, cancel := context.WithTimeoutCause(life, requestTimeout, errSilent)
+		defer cancel()
+		r.token, r.err = l.client.tokens.renewed(ctx)
+	})
+}
+
 // renewToken gives the stay a new token. If that fails, it is tried again in the rest of
 // the old token's time. An error means that the stay is lost.
-func (l *loop) renewToken(life context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(life, requestTimeout, errSilent)
-	defer cancel()
-	token, err := l.client.tokens.renewed(ctx)
+func (l *loop) renewToken(life context.Context, r renewed) error {
+	err := r.err
 	if err == nil {
+		ctx, cancel := context.WithTimeoutCause(life, requestTimeout, errSilent)
+		defer cancel()
 		var left time.Duration
-		if left, err = l.stay.authenticate(ctx, token, l.keep()); err == nil {
+		if left, err = l.stay.authenticate(ctx, r.token, l.keep()); err == nil {
 			l.expiresIn(left)
 			return nil
 		}
