@@ -41,6 +41,43 @@ func TestCutConnectionsLoseNothing(t *testing.T) {
 	}
 }
 
+// A client that has received nothing yet is cut. What is published before it returns comes, and
+// after a second cut, too.
+func TestAClientThatIsCutBeforeItsFirstMessageLosesNothing(t *testing.T) {
+	for _, lane := range []string{"handoff", "off"} {
+		d := start(t, func(c *config.Config) { c.Listen.TCP, c.Lane = "127.0.0.1:0", lane })
+		for name, options := range ways {
+			t.Run(lane+"/"+name, func(t *testing.T) { d.cutBeforeTheFirst(t, options) })
+		}
+	}
+}
+
+func (d *running) cutBeforeTheFirst(t *testing.T, options []pubsub.SubscribeOption) {
+	public, tcp := newLine(t), newLine(t)
+	public.passTo(d.PublicAddr())
+	tcp.passTo(d.TCPAddr())
+	client, err := pubsub.New("http://"+public.Addr().String(), pubsub.WithTCPAddr(tcp.Addr().String(), nil), pubsub.WithMaxBackoff(20*time.Millisecond))
+	require.NoError(t, err)
+	defer client.Close()
+	topic := fmt.Sprintf("zero.%d", rand.Uint64())
+	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Now(topic)}, options...)
+	require.NoError(t, err)
+	defer sub.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), aMinute)
+	defer cancel()
+	for n := range 2 {
+		public.passTo("")
+		tcp.passTo("")
+		d.post("/v1/topics/"+topic+"/messages", fmt.Sprint(n))
+		public.passTo(d.PublicAddr())
+		tcp.passTo(d.TCPAddr())
+		item, err := sub.Next(ctx)
+		require.NoError(t, err)
+		require.Nil(t, item.Gap)
+		require.Equal(t, fmt.Sprint(n), string(item.Message.Data))
+	}
+}
+
 func (d *running) cutWhileSubscribed(t *testing.T, options []pubsub.SubscribeOption) {
 	public, tcp := newLine(t), newLine(t)
 	public.passTo(d.PublicAddr())
