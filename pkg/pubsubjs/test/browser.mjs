@@ -22,7 +22,7 @@ const browsers = {
     programs: [[process.env.FIREFOX, "/usr/bin/firefox-esr", "/usr/bin/firefox"]],
     remedy: "install firefox-esr, or name its program in FIREFOX",
     // By WebDriver BiDi, as any Firefox speaks it. playwright-core 1.65 sends a command that Firefox 153 does not know.
-    launch: (executablePath) => firefox.launch({ executablePath, channel: "moz-firefox", firefoxUserPrefs: impatient }),
+    launch: (executablePath, preferences) => firefox.launch({ executablePath, channel: "moz-firefox", firefoxUserPrefs: { ...impatient, ...preferences } }),
   },
   webkit: {
     programs: [["/usr/bin/WebKitWebDriver"], ["/usr/bin/Xvfb"]],
@@ -53,9 +53,10 @@ async function firstOf(paths) {
   }
 }
 
-/** Starts a browser with a new, empty profile. */
-export async function startBrowser(name = browserName) {
-  return browsers[name].launch(...(await programs(name)));
+/** Starts a browser with a new, empty profile. Only Firefox takes preferences. */
+export async function startBrowser(name = browserName, preferences) {
+  const [program] = await programs(name);
+  return browsers[name].launch(program, preferences);
 }
 
 /** Serves the page on another origin than the daemon's. */

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { browserName, browserOfTests, has, itemsOf, openPage, socketsOf } from "./browser.mjs";
+import { browserName, browserOfTests, has, itemsOf, openPage, socketsOf, startBrowser } from "./browser.mjs";
 import { Daemon, until } from "./daemon.mjs";
 import { faults, judge } from "./ledger.mjs";
 
@@ -22,9 +22,9 @@ async function connected(tabs) {
 }
 
 // Runs a story with a daemon and a browser window of its own.
-async function withDaemon(story) {
+async function withDaemon(story, shown = browser) {
   const daemon = await Daemon.start({ "cors-origins": other.url });
-  const context = await browser.newContext();
+  const context = await shown.newContext();
   const published = [];
   const publish = async (n) => {
     for (let i = 0; i < n; i++, await sleep(5)) published.push(await daemon.publish("room.a", { n: published.length }, "m" + published.length));
@@ -142,3 +142,20 @@ test("tabs with two keys do not share", { skip }, () =>
     assert.equal(await daemon.metric("pubsubd_sessions"), 2);
     assert.equal((await connected(tabs)).length, 2);
   }));
+
+// Then Firefox has neither locks nor a BroadcastChannel.
+if (browserName === "firefox") {
+  test("tabs that may not share, because cookies are blocked, connect each by itself", { skip }, async () => {
+    const blocked = await startBrowser("firefox", { "network.cookie.cookieBehavior": 2 });
+    try {
+      await withDaemon(async ({ daemon, context, publish, allHave }) => {
+        const tabs = await openTabs(context, daemon, ["room", "room"]);
+        await publish(1);
+        await allHave(tabs);
+        assert.equal((await connected(tabs)).length, 2);
+      }, blocked);
+    } finally {
+      await blocked.close();
+    }
+  });
+}
