@@ -83,14 +83,14 @@ export async function browserOfTests() {
 }
 
 /**
- * Opens a page at its origin. A context of its own gives it its own connections.
+ * Opens a page at its origin, or of a file. A context of its own gives it its own connections.
  * In the page, follow(how) follows a topic and collects its items.
  */
 export async function openPage(context, origin) {
   const tab = await context.newPage();
   tab.problems = [];
   tab.on("pageerror", (err) => tab.problems.push(String(err)));
-  await tab.goto(origin + "/");
+  await tab.goto(origin.startsWith("file:") ? origin : origin + "/");
   await tab.evaluate(() => {
     window.sockets = 0; // that are open, or will be
     window.WebSocket = class extends WebSocket {

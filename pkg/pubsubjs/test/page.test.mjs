@@ -1,9 +1,12 @@
 // A page that is hidden, left, brought back, or whose network changes.
 import assert from "node:assert/strict";
 import { once } from "node:events";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
-import { browserOfTests, openPage } from "./browser.mjs";
+import { browserName, browserOfTests, openPage, page } from "./browser.mjs";
 import { Daemon, until } from "./daemon.mjs";
 import { Client } from "../dist/client.js";
 
@@ -29,11 +32,73 @@ for (const transport of ["websocket", "stream", "poll"]) {
       await leave("pageshow");
       await has(6);
       assert.deepEqual(await tab.evaluate(() => items.map((m) => m.gap ?? m.data)), [1, 2, 3, 4, 5, 6]);
-      await tab.goto("about:blank");
-      await noSession(daemon);
     } finally {
       await context.close();
       await daemon.end();
+    }
+  });
+
+  for (const [how, leave] of Object.entries({
+    "is left for another site": (tab) => tab.goto("about:blank"),
+    "is left for a page of its site": (tab) => tab.goto(other.url + "/elsewhere"),
+    "is closed": (tab) => tab.close(),
+  })) {
+    test(`a page that ${how} ends its session (${transport})`, { skip }, async () => {
+      const daemon = await Daemon.start({ "cors-origins": other.url, "poll-timeout": "20s" });
+      const context = await browser.newContext();
+      try {
+        await context.newPage(); // when its last page is closed, WebKit ends
+        const tab = await openPage(context, other.url);
+        await tab.evaluate((how) => follow(how), { url: daemon.url, transport, topic: "page" });
+        await daemon.publish("page", 1, "p1");
+        await tab.waitForFunction(() => items.length);
+        await leave(tab);
+        await noSession(daemon);
+      } finally {
+        await context.close();
+        await daemon.end();
+      }
+    });
+  }
+
+  test(`a page that is left, and then returned to, goes on (${transport})`, { skip }, async () => {
+    const daemon = await Daemon.start({ "cors-origins": other.url, "poll-timeout": "20s" });
+    const context = await browser.newContext();
+    try {
+      const tab = await openPage(context, other.url);
+      await tab.evaluate((how) => follow(how), { url: daemon.url, transport, topic: "page" });
+      await daemon.publish("page", 1, "p1");
+      await tab.waitForFunction(() => items.length);
+      await tab.goto(other.url + "/elsewhere");
+      await daemon.publish("page", 2, "p2");
+      await tab.goBack();
+      const kept = await tab.evaluate(() => "items" in window);
+      assert.equal(kept, browserName === "webkit", "Firefox keeps no page that had a connection, and Chromium none under a debugger");
+      if (!kept) return;
+      await daemon.publish("page", 3, "p3");
+      await tab.waitForFunction(() => items.length >= 3);
+      assert.deepEqual(await tab.evaluate(() => items.map((m) => m.gap ?? m.data)), [1, 2, 3]);
+    } finally {
+      await context.close();
+      await daemon.end();
+    }
+  });
+
+  test(`a page of a file follows a daemon that allows every origin (${transport})`, { skip }, async () => {
+    const folder = await mkdtemp(join(tmpdir(), "page-"));
+    await writeFile(join(folder, "index.html"), page);
+    const daemon = await Daemon.start({ "cors-origins": "*" });
+    const context = await browser.newContext();
+    try {
+      const tab = await openPage(context, `file://${folder}/index.html`);
+      await tab.evaluate((how) => follow(how), { url: daemon.url, transport, topic: "page", options: { share: "file" } });
+      await tab.evaluate(() => void client.publish("page", "mine"));
+      await tab.waitForFunction(() => items.length);
+      assert.deepEqual(await tab.evaluate(() => [origin, items[0].data]), ["null", "mine"]);
+    } finally {
+      await context.close();
+      await daemon.end();
+      await rm(folder, { recursive: true });
     }
   });
 }
