@@ -92,6 +92,7 @@ export async function openPage(context, origin) {
   tab.on("pageerror", (err) => tab.problems.push(String(err)));
   await tab.goto(origin.startsWith("file:") ? origin : origin + "/");
   await tab.evaluate(() => {
+    setInterval(() => (window.garbage = Array.from({ length: 20_000 }, (_, n) => ({ n }))), 100); // a browser collects it, and what only a request holds
     window.sockets = 0; // that are open, or will be
     window.WebSocket = class extends WebSocket {
       constructor(...args) {
