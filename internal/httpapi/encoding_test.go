@@ -223,10 +223,16 @@ func TestBodiesWithACodingAndPartsAreRefused(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		session := k.openA()
+		onLane := func() *caller {
+			c := k.call()
+			c.send(publishing("lane.taken", "0"))
+			c.wantPublished("lane.taken")
+			return c
+		}
 		for _, target := range []string{"POST /v1/topics/a/messages", "POST /v1/messages", "POST /v1/sessions", "POST /v1/poll", "PATCH /v1/sessions/" + session} {
 			refused := func(fields string, status int) (http.Header, string) {
 				t.Log(target, fields)
-				c := k.callOnLane()
+				c := onLane()
 				c.send(target + " HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" + fields + "\r\nExpect: 100-continue\r\n\r\n")
 				resp := c.answer()
 				defer resp.Body.Close()
@@ -241,12 +247,12 @@ func TestBodiesWithACodingAndPartsAreRefused(t *testing.T) {
 				require.Contains(t, text, `"code":"unsupported_type"`)
 			}
 			refused("Content-Range: bytes 0-1/4", http.StatusBadRequest)
-			c := k.callOnLane()
+			c := onLane()
 			c.send(target + " HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n[]")
 			c.wantAnswer(http.StatusUnsupportedMediaType)
 		}
 		for _, coding := range []string{"", "identity", "Identity", ",", " , identity,"} {
-			c := k.callOnLane()
+			c := onLane()
 			c.send(strings.Replace(publishing("b", "1"), "Host: h\r\n", "Host: h\r\nContent-Encoding: "+coding+"\r\nContent-Transfer-Encoding: base64\r\n", 1))
 			c.wantPublished("b")
 		}
