@@ -185,7 +185,7 @@ func (p *publishing) publish(body []byte, idempotencyKey string) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("publish %q: no answer within %v; the message may be published or not; raise --timeout", p.topic, p.timeout)
 	case errors.Is(err, pubsub.ErrOutcomeUnknown) && idempotencyKey == "":
-		return fmt.Errorf("%w; with --idempotency-key the command tries again, and the message is published once", err)
+		return fmt.Errorf("%w; with --idempotency-key the command tries again, and the message is published once", p.server.unreached(err))
 	case err != nil:
 		return p.server.unreached(err)
 	}
