@@ -6,8 +6,6 @@ export interface Request {
     /** What to return: the JSON of the answer (default), its text, or the Response, of which the signal ends the body, too. */
     as?: "json" | "text" | "stream";
     signal?: AbortSignal;
-    /** The request may outlive the page. */
-    keepalive?: boolean;
 }
 /** Waits. Returns early when the signal aborts. */
 export declare function sleep(ms: number, signal?: AbortSignal): Promise<void>;
@@ -37,6 +35,8 @@ export declare class Http {
     constructor(url: string, token: Token | undefined, fetcher: typeof fetch);
     /** The token in use, or a new one in the place of one that was refused. */
     bearer(refused?: string): Promise<string | undefined>;
+    /** Ends a session, and waits for nothing. The request outlives the page. Its id is enough: no token, and so no preflight. */
+    beacon(session: string): void;
     /**
      * Sends a request. Throws a Problem for a refusal, `unexpected_answer` if another program
      * answered, and what fetch throws if no answer came. A refused token is asked for anew, once.

@@ -11,8 +11,6 @@ export interface Request {
   /** What to return: the JSON of the answer (default), its text, or the Response, of which the signal ends the body, too. */
   as?: "json" | "text" | "stream";
   signal?: AbortSignal;
-  /** The request may outlive the page. */
-  keepalive?: boolean;
 }
 
 /** Waits. Returns early when the signal aborts. */
@@ -111,6 +109,11 @@ export class Http {
     return this.#bearer;
   }
 
+  /** Ends a session, and waits for nothing. The request outlives the page. Its id is enough: no token, and so no preflight. */
+  beacon(session: string): void {
+    void this.#fetcher(`${this.base}/v1/sessions/${session}/close`, { method: "POST", mode: "no-cors", keepalive: true }).catch(() => {});
+  }
+
   /**
    * Sends a request. Throws a Problem for a refusal, `unexpected_answer` if another program
    * answered, and what fetch throws if no answer came. A refused token is asked for anew, once.
@@ -133,7 +136,6 @@ export class Http {
           method,
           headers,
           signal: control.signal,
-          keepalive: r.keepalive as boolean,
           body: JSON.stringify(r.body) as string, // undefined without a body
         });
         const { ok, status } = answer;

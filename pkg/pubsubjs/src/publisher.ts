@@ -177,7 +177,7 @@ export class Publisher {
     if (!limits && !this.#window) {
       try {
         const opened = await this.#http.request("POST", "/v1/sessions", { body: { topics: [] } });
-        void this.#http.request("DELETE", "/v1/sessions/" + opened.session).catch(() => {});
+        this.#http.beacon(opened.session);
         limits = opened.limits;
       } catch (e) {
         // A refusal tells that something is back; the credentials may be those of a publisher only.

@@ -351,11 +351,10 @@ export class Session implements Feed {
     this.#begin(granted, answer);
   }
 
-  /** Ends the session at the server, also while the page is left; the next one begins from the positions. */
+  /** Ends the session at the server; the next one begins from the positions. A page that is left may end in the middle of this. */
   #drop(): void {
-    const path = this.#id && `/v1/sessions/${this.#id}/close`;
+    if (this.#id) this.#http.beacon(this.#id);
     this.#forget();
-    if (path && !(globalThis as any).navigator?.sendBeacon?.(this.#http.base + path)) void this.#http.request("POST", path, { keepalive: true }).catch(() => {});
   }
 
   #reopen(): void {
@@ -449,6 +448,7 @@ export class Session implements Feed {
     try {
       const answer: Response = await this.#http.request("GET", this.#path("stream"), { as: "stream", signal: silent.signal });
       const reader = answer.body!.getReader();
+      silent.signal.addEventListener("abort", () => reader.cancel().catch(() => {})); // Deno leaves the reader waiting
       const text = new TextDecoder();
       for (let rest = ""; this.#needed(); ) {
         const { done, value } = await reader.read();
