@@ -371,6 +371,7 @@ func TestRepeatedAndForeignFramesAreDropped(t *testing.T) {
 		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
 		wantNext(t, s, "a@k3:1", "slow a@k3:1-a@k3:4", "a@k3:5")
 		time.Sleep(time.Second)
+		synctest.Wait()
 		require.Equal(t, []string{"0", "0"}, acks[:2], "a session sends nothing twice: it is another one")
 	})
 }
