@@ -260,7 +260,7 @@ func TestAnswers(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, run, 200)
+	require.Greater(t, run, 190, "rows that ran")
 }
 
 // A rowStage is what a row plays on: a client behind the proxy, and one beside it.
