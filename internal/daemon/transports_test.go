@@ -52,13 +52,19 @@ func TestAClientThatIsCutBeforeItsFirstMessageLosesNothing(t *testing.T) {
 	}
 }
 
-func (d *running) cutBeforeTheFirst(t *testing.T, options []pubsub.SubscribeOption) {
-	public, tcp := newLine(t), newLine(t)
+// throughLines returns a client, and the lines by which it reaches the daemon.
+func (d *running) throughLines(t *testing.T) (client *pubsub.Client, public, tcp *line) {
+	public, tcp = newLine(t), newLine(t)
 	public.passTo(d.PublicAddr())
 	tcp.passTo(d.TCPAddr())
 	client, err := pubsub.New("http://"+public.Addr().String(), pubsub.WithTCPAddr(tcp.Addr().String(), nil), pubsub.WithMaxBackoff(20*time.Millisecond))
 	require.NoError(t, err)
-	defer client.Close()
+	t.Cleanup(client.Close)
+	return client, public, tcp
+}
+
+func (d *running) cutBeforeTheFirst(t *testing.T, options []pubsub.SubscribeOption) {
+	client, public, tcp := d.throughLines(t)
 	topic := fmt.Sprintf("zero.%d", rand.Uint64())
 	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Now(topic)}, options...)
 	require.NoError(t, err)
@@ -79,12 +85,7 @@ func (d *running) cutBeforeTheFirst(t *testing.T, options []pubsub.SubscribeOpti
 }
 
 func (d *running) cutWhileSubscribed(t *testing.T, options []pubsub.SubscribeOption) {
-	public, tcp := newLine(t), newLine(t)
-	public.passTo(d.PublicAddr())
-	tcp.passTo(d.TCPAddr())
-	client, err := pubsub.New("http://"+public.Addr().String(), pubsub.WithTCPAddr(tcp.Addr().String(), nil), pubsub.WithMaxBackoff(20*time.Millisecond))
-	require.NoError(t, err)
-	defer client.Close()
+	client, public, tcp := d.throughLines(t)
 	a, b := fmt.Sprintf("cut.a%d", rand.Uint64()), fmt.Sprintf("cut.b%d", rand.Uint64())
 	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Now(a), pubsub.Now(b)}, options...)
 	require.NoError(t, err)

@@ -106,9 +106,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.router.ServeHTTP(w, r)
 }
 
-// isEscaped reports whether the path has an escape of whatever character, or needs one. No valid
-// path does. Nothing is served there: a proxy does not know the path in all of its spellings (RFC 3986,
-// section 2.2), so its rules would be passed by, and its log would have the ids of sessions.
+// isEscaped reports whether the path has an escape, of whatever character, or needs one. No valid
+// path does, so nothing is served there. A proxy would have to know every spelling of a path (RFC
+// 3986, section 2.2): otherwise requests pass its rules by, and its log has the ids of sessions.
 func isEscaped(r *http.Request) bool { return strings.Contains(r.URL.EscapedPath(), "%") }
 
 func errEscaped() *wire.Problem {

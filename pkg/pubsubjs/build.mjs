@@ -20,8 +20,8 @@ const bounds = { client: 8704, share: 4096 };
 
 // Members that neither applications nor servers, other tabs or browsers see. They get a letter each, the same in all modules.
 // Their order is the one that compressed best of some that were tried.
-const internal = ["settle", "waiting", "check", "leave", "timer", "iterate", "stop", "onTrouble", "lost", "offer", "update", "feed", "onRefused",
-  "onItem", "base", "beacon", "retry", "onLapse", "onStart", "timeout", "isOwn", "touch", "trouble", "bearer", "lapse", "want"];
+const internal = ["settle", "waiting", "check", "leave", "timer", "touch", "onRefused", "onTrouble", "lost", "offer", "update", "feed", "stop",
+  "onItem", "base", "onLapse", "retry", "beacon", "onStart", "timeout", "isOwn", "iterate", "trouble", "bearer", "lapse", "want"];
 
 // Other clients in KiB, compressed with gzip -9, measured in November 2026.
 const others = { phoenix: 8.4, AnyCable: 10.3, "socket.io": 13.4, "Durable Streams": 13.9, pusher: 19.1, centrifuge: 23.8, Ably: 57.9 };

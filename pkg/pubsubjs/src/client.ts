@@ -40,7 +40,7 @@ export interface FollowOptions {
 
 /** What the application does while pagehide is dispatched is no sign that the page lives on. */
 const enum Page {
-  here,
+  here = 0, // as a condition, false
   leaving,
   left,
 }
@@ -182,7 +182,7 @@ export class Client {
    * repeat the publish safely; or what the server refuses.
    */
   publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published> {
-    if (this.#page === Page.left) this.#goOn();
+    if (this.#page) this.#goOn();
     return this.#publisher.publish(topic, payload, options);
   }
 
@@ -226,6 +226,7 @@ export class Client {
 
   #page = Page.here;
 
+  /** Takes over what is wanted now, and ends the pause of a page that was left. */
   #goOn(): void {
     if (this.#page === Page.leaving) return;
     this.#page = Page.here;
@@ -242,7 +243,7 @@ export class Client {
     if (!document) return;
     const live = () => {
       this.#page = Page.here;
-      this.#feed.update();
+      this.#goOn();
     };
     const look = () => {
       live();
@@ -257,7 +258,7 @@ export class Client {
     on(global, "pagehide", () => {
       this.#page = Page.leaving;
       this.#feed.leave();
-      setTimeout(() => this.#page === Page.leaving && (this.#page = Page.left));
+      setTimeout(() => (this.#page &&= Page.left));
     });
     on(global, "pageshow", live);
   }

@@ -382,6 +382,9 @@ export class Session implements Feed {
     try {
       await { websocket: () => this.#websocket(began), stream: () => this.#stream(began), poll: () => this.#poll(began) }[transport]();
     } catch (e) {
+      // The count is uncertain after a stream that breaks without an end. After a poll that timed out, WebKit gives a new
+      // connection of HTTP/2 only to the POST that opens a session.
+      if (transport === "stream" ? !(e instanceof Problem) : (e as Error).name === "AbortError" && !this.#wake.signal.aborted) this.#drop();
       // If it did not begin without a refusal, another may get through what is in between.
       const again = !open && (isForeign(e) || !(e instanceof Problem)) && !this.#wake.signal.aborted && transport !== this.#options.transports.at(-1);
       if (again && this.#failed.add(transport)) throw changed;
@@ -426,7 +429,7 @@ export class Session implements Feed {
       for (const line of text.split("\n")) this.#take(line);
       const news = this.#arrived > before;
       if (text && !news) this.#drop(); // an old answer of a cache: its frames must not count as an ack
-      if (news || (!text && now() - begun >= Math.min(quickMs, most / 2))) this.#quick = 0;
+      if (news || (!text && now() - begun >= Math.min(quickMs, most))) this.#quick = 0;
       else if (++this.#quick === 5) this.#drop(); // perhaps something answers for this session only
       else if (this.#quick % 5 === 0) {
         const problem = foreign(0, this.#quick > 10 ? 30_000 : Math.random() * 10_000, "polls end at once") as Problem;
@@ -436,10 +439,13 @@ export class Session implements Feed {
     }
   }
 
-  /** A stream that breaks without an end leaves the count uncertain: the session is opened anew. */
   async #stream(began: () => void): Promise<void> {
     const silent = new AbortController();
-    const abort = () => silent.abort();
+    let reader: ReadableStreamDefaultReader<Uint8Array> | undefined;
+    const abort = () => {
+      silent.abort();
+      reader?.cancel().catch(() => {}); // Deno leaves it waiting
+    };
     const id = this.#id;
     let begun = false;
     const dog = watchdog(() => (begun ? 2 * this.limits!.heartbeat_ms : beginMs), abort);
@@ -447,8 +453,7 @@ export class Session implements Feed {
     this.#wake.signal.addEventListener("abort", abort);
     try {
       const answer: Response = await this.#http.request("GET", this.#path("stream"), { as: "stream", signal: silent.signal });
-      const reader = answer.body!.getReader();
-      silent.signal.addEventListener("abort", () => reader.cancel().catch(() => {})); // Deno leaves the reader waiting
+      reader = answer.body!.getReader();
       const text = new TextDecoder();
       for (let rest = ""; this.#needed(); ) {
         const { done, value } = await reader.read();
@@ -463,9 +468,6 @@ export class Session implements Feed {
           this.#take(line);
         }
       }
-    } catch (e) {
-      if (id === this.#id && !(e instanceof Problem)) this.#drop();
-      throw e;
     } finally {
       dog.stop();
       abort();
