@@ -6,7 +6,7 @@ export class Cutter {
   /** Forwards connections to a port. A connection that begins with a request of "/" gets the page instead, if there is one. */
   static async start(port, page) {
     const c = new Cutter();
-    Object.assign(c, { port, page, pairs: new Set(), silenced: new Set(), broken: {} });
+    Object.assign(c, { port, page, clients: new Set(), pairs: new Set(), silenced: new Set(), broken: {} });
     c.server = createServer({ noDelay: true }, (client) => c.accept(client));
     c.server.listen(0, "127.0.0.1");
     await once(c.server, "listening");
@@ -15,7 +15,9 @@ export class Cutter {
   }
 
   accept(client) {
+    this.clients.add(client);
     client.on("error", () => {});
+    client.on("close", () => this.clients.delete(client));
     if (!this.page) return this.forward(client);
     client.once("data", (first) => {
       if (first.subarray(0, 6).toString() === "GET / ") {
@@ -89,6 +91,7 @@ export class Cutter {
 
   async end() {
     for (const pair of [...this.pairs, ...this.silenced]) this.drop(pair);
+    for (const client of this.clients) client.destroy(); // Firefox opens some before it needs them, and keeps them
     this.server.close();
     await once(this.server, "close");
   }
