@@ -188,7 +188,7 @@ func (h *handworker) adoptLocked(starts []wire.Start, positions []wire.Position)
 		case p.Topic != starts[i].Topic:
 			h.fault(Protocol, h.who, p.Topic, "asked for %v, but got position %v", starts[i], p)
 		case t == nil:
-			h.trails[p.Topic] = h.follow(h.who, starts[i], p, h.own)
+			h.trails[p.Topic] = h.follow(h.who, starts[i], p, h.own, time.Now())
 		case h.beginsAnewLocked(t, p):
 		case t.position() != p:
 			h.fault(Protocol, h.who, p.Topic, "asked to resume after %v, but got position %v", t.position(), p)

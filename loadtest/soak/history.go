@@ -28,6 +28,7 @@ const historyPage = 1000
 
 func (w *world) readHistory(ctx context.Context, topic string) error {
 	url := "http://" + w.reign.server.Addresses().Public + "/v1/topics/" + topic
+	asked := time.Now()
 	resp, err := get(ctx, url)
 	if err != nil {
 		return err
@@ -37,7 +38,7 @@ func (w *world) readHistory(ctx context.Context, topic string) error {
 	if err := json.NewDecoder(resp.Body).Decode(&state); err != nil {
 		return err
 	}
-	t := w.follow("the history", wire.Start{Topic: topic, From: wire.FromOldest}, state.Oldest, noOwn)
+	t := w.follow("the history", wire.Start{Topic: topic, From: wire.FromOldest}, state.Oldest, noOwn, asked)
 	for more := true; more && err == nil; {
 		more, err = readPage(ctx, fmt.Sprintf("%s/messages?limit=%d&after=%v", url, historyPage, t.position()), t)
 	}

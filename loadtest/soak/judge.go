@@ -87,11 +87,11 @@ func (j *judge) beginning(t *trail) {
 	}
 }
 
-// undeleted judges that deletions last: a subscriber that begins after one gets no message
-// from before it.
+// undeleted judges that deletions last: a subscriber that asks after one gets no message from
+// before it.
 func (j *judge) undeleted(t *trail) {
 	for _, d := range j.past.deletions {
-		if !d.done || d.to+slackMS > t.told {
+		if !d.done || d.to+slackMS > t.asked {
 			continue
 		}
 		for _, s := range t.steps {

@@ -70,7 +70,7 @@ func (c *court) number(p wire.Position) uint64 {
 
 // subscriber begins before the first message, and is at the end to have everything.
 func (c *court) subscriber() *trail {
-	t := newTrail(c.ledger, "s", wire.StartAfter(at("0")), at("0"), time.UnixMilli(0))
+	t := newTrail(c.ledger, "s", wire.StartAfter(at("0")), at("0"), time.UnixMilli(0), time.UnixMilli(0))
 	c.trails = append(c.trails, t)
 	return t
 }
@@ -254,20 +254,21 @@ func TestADeletedTopic(t *testing.T) {
 // Who begins after a deletion was answered gets nothing from before it.
 func TestADeletedMessageThatComesAgainIsFound(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		done bool
-		told int64
-		want string
+		name        string
+		done        bool
+		asked, told int64
+		want        string
 	}{
-		{"later", true, 700, string(Undeleted)},
-		{"before", true, 400, ""},
-		{"the answer was lost", false, 700, ""},
+		{"later", true, 700, 700, string(Undeleted)},
+		{"before", true, 400, 400, ""},
+		{"before, and was answered later", true, 400, 700, ""},
+		{"the answer was lost", false, 700, 700, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			court := newCourt(t)
 			court.published("e1", 1, 2, 0)
 			court.ledger.asked(0, 500, 510)(510, c.done)
-			s := newTrail(court.ledger, "s", wire.StartAfter(at("0")), at("0"), time.UnixMilli(c.told))
+			s := newTrail(court.ledger, "s", wire.StartAfter(at("0")), at("0"), time.UnixMilli(c.asked), time.UnixMilli(c.told))
 			court.trails = append(court.trails, s)
 			court.saw(s, 950, "1", "2")
 			require.Equal(t, c.want, court.judge(), court.ledger.faults.kept)
@@ -277,7 +278,7 @@ func TestADeletedMessageThatComesAgainIsFound(t *testing.T) {
 
 func TestWhereASubscriptionBeginsIsJudged(t *testing.T) {
 	begin := func(c *court, from wire.From, answered string, told int64) {
-		t := newTrail(c.ledger, "s", wire.Start{Topic: "a", From: from}, at(answered), time.UnixMilli(told))
+		t := newTrail(c.ledger, "s", wire.Start{Topic: "a", From: from}, at(answered), time.UnixMilli(told), time.UnixMilli(told))
 		t.leave()
 		c.trails = append(c.trails, t)
 	}
@@ -314,7 +315,7 @@ func TestASubscriberThatLeftMissesNothing(t *testing.T) {
 
 func TestAPositionOtherThanAskedForIsAFault(t *testing.T) {
 	c := newCourt(t)
-	newTrail(c.ledger, "s", wire.StartAfter(at("2")), at("3"), time.UnixMilli(0))
+	newTrail(c.ledger, "s", wire.StartAfter(at("2")), at("3"), time.UnixMilli(0), time.UnixMilli(0))
 	require.Equal(t, string(Protocol), c.judge())
 }
 

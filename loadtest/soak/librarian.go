@@ -38,14 +38,14 @@ func (l *librarian) live(ctx context.Context) {
 func (l *librarian) stay(ctx context.Context, client *pubsub.Client) {
 	options := append(l.way.options(), pubsub.WithOpenTimeout(0),
 		pubsub.WithRetryNotify(func(error, time.Duration) { l.staged.reconnects.Add(1) }))
-	starts := l.resume()
+	starts, asked := l.resume(), time.Now()
 	sub, err := client.Subscribe(ctx, starts, options...)
 	if err != nil {
 		l.judge(ctx, err)
 		return
 	}
 	defer sub.Close()
-	l.follow(starts, sub.Positions())
+	l.follow(starts, sub.Positions(), asked)
 	l.read(ctx, sub)
 }
 
@@ -64,10 +64,10 @@ func (l *librarian) resume() []wire.Start {
 }
 
 // follow begins the trails of topics that are new.
-func (l *librarian) follow(starts []wire.Start, positions []wire.Position) {
+func (l *librarian) follow(starts []wire.Start, positions []wire.Position, asked time.Time) {
 	for i, p := range positions {
 		if l.trails[p.Topic] == nil {
-			l.trails[p.Topic] = l.world.follow(l.who, starts[i], p, noOwn)
+			l.trails[p.Topic] = l.world.follow(l.who, starts[i], p, noOwn, asked)
 		}
 	}
 }
@@ -127,6 +127,7 @@ func (l *librarian) change(ctx context.Context, sub *pubsub.Subscription) {
 	if len(l.trails) > 1 && (l.rng.IntN(2) == 0 || len(l.trails)+len(add) > mostTopicsEach) {
 		remove = []string{l.resume()[l.rng.IntN(len(l.trails))].Topic}
 	}
+	asked := time.Now()
 	positions, err := sub.Change(ctx, add, remove)
 	if err != nil {
 		l.judge(ctx, err)
@@ -136,7 +137,7 @@ func (l *librarian) change(ctx context.Context, sub *pubsub.Subscription) {
 	for _, topic := range remove {
 		l.drop(topic)
 	}
-	l.follow(add, positions)
+	l.follow(add, positions, asked)
 }
 
 // judge finds fault with an error that no daemon in its right mind gives. That

@@ -64,7 +64,7 @@ func (h *handworker) joinedLocked(f frame) *trail {
 	if f.gap != "" {
 		begin.Epoch = f.after.Epoch
 	}
-	h.trails[begin.Topic] = h.follow(h.who, wire.StartAfter(begin), begin, h.own)
+	h.trails[begin.Topic] = h.follow(h.who, wire.StartAfter(begin), begin, h.own, time.Now())
 	return h.trails[begin.Topic]
 }
 

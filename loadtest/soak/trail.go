@@ -20,7 +20,8 @@ type trail struct {
 	name   string     // immutable: the topic's
 	start  wire.Start // immutable: what was asked for
 	from   place      // immutable: what was answered
-	told   int32      // immutable: when
+	asked  int32      // immutable: when
+	told   int32      // immutable: when it was answered
 	ledger *ledger    // immutable
 	own    int        // the publisher whose messages do not come; noOwn for none
 
@@ -55,10 +56,10 @@ type epochCache struct {
 // noOwn is for a subscriber that gets everyone's messages.
 const noOwn = -1
 
-// newTrail begins at the position that the daemon answered at told.
-func newTrail(l *ledger, who string, start wire.Start, answered wire.Position, told time.Time) *trail {
+// newTrail begins at the position that the daemon was asked for at asked, and answered at told.
+func newTrail(l *ledger, who string, start wire.Start, answered wire.Position, asked, told time.Time) *trail {
 	t := &trail{
-		who: who, topic: l.index[answered.Topic], name: answered.Topic, start: start, own: noOwn, told: l.since(told), ledger: l,
+		who: who, topic: l.index[answered.Topic], name: answered.Topic, start: start, own: noOwn, asked: l.since(asked), told: l.since(told), ledger: l,
 		at: answered, live: true, counted: counts{gaps: map[wire.GapReason]int64{}},
 	}
 	t.from = t.place(answered)

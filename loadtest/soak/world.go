@@ -77,10 +77,10 @@ func (w *world) rest(d time.Duration) {
 	}
 }
 
-// follow makes the trail of a subscription that has just begun. Messages of
-// the publisher own are not to come.
-func (w *world) follow(who string, start wire.Start, answered wire.Position, own int) *trail {
-	t := newTrail(w.ledger, who, start, answered, time.Now())
+// follow makes the trail of a subscription that has just begun, and was asked for at asked.
+// Messages of the publisher own are not to come.
+func (w *world) follow(who string, start wire.Start, answered wire.Position, own int, asked time.Time) *trail {
+	t := newTrail(w.ledger, who, start, answered, asked, time.Now())
 	t.own = own
 	w.mu.Lock()
 	defer w.mu.Unlock()
