@@ -89,12 +89,11 @@ class Channel {
     if (this.tab.crashed || this.tab.frozen) return;
     for (const to of channels) {
       if (to === this || to.name !== this.name) continue;
-      // The words of one tab keep their order; those of two do not.
-      const key = this.tab;
-      const late = (to.late ??= new Map());
-      const at = Math.max(late.get(key) ?? 0, performance.now() + Math.random() * 10);
-      late.set(key, at);
-      setTimeout(() => to.take(structuredClone(word)), at - performance.now());
+      // The words of one tab keep their order, whichever timer fires first; those of two do not.
+      const words = (to.words ??= new Map()).get(this.tab) ?? [];
+      to.words.set(this.tab, words);
+      words.push(structuredClone(word));
+      setTimeout(() => to.take(words.shift()), Math.random() * 10);
     }
   }
 
