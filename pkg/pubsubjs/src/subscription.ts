@@ -60,7 +60,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
 
   #mode: "starting" | "behind" | "live" = "starting";
   #pending: Set<string>; // names that the feed has not begun
-  #lag = false; // something has to be read from history at first
+  #lag = false; // history may hold more than was read, also what the feed skipped since that read began
   #joined: string[]; // positions of the feed when this subscription came
   #seen = new Map<string, string>(); // positions of the last items that were queued
   #over = new Map<string, string>(); // topic@epoch of the epochs that a restart of the server ended
@@ -249,21 +249,21 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   async #catchUp(): Promise<void> {
     const { signal } = this.#life;
     for (;;) {
+      this.#lag = false;
       while (this.#queue.length > mostQueued / 2) await new Promise<void>((resolve) => (this.#wake = resolve));
       if (signal.aborted) return;
       const came = new Map([...this.#seen.keys()].map((topic) => [topic, this.#last(topic)!]));
       const starts = resume(this.names, came, (name) => this.#startsOf(name) ?? [name]);
       const frames = await this.#owner.read(starts, signal);
       if (signal.aborted) return;
-      let more = false;
       for (const f of frames) {
         if (f && "item" in f) {
-          more = true;
+          this.#lag = true;
           this.#accept(f.item, this.#every > 0);
         } else for (const at of f?.hello?.positions ?? []) if (!this.#seen.has(nameOf(at))) this.#seen.set(nameOf(at), at);
       }
       this.#begun(this.positions);
-      if (!more || this.#target.every((at) => covered(at, this.#last(nameOf(at))))) return this.#flush();
+      if (!(this.#lag && this.#target.some((at) => !covered(at, this.#last(nameOf(at)))))) return this.#flush();
     }
   }
 

@@ -507,6 +507,33 @@ test("an answer to a reading of history that was cut is not its end", async () =
   client.close();
 });
 
+test("a reading of history that began before the feed skipped something does not end the catching up", async () => {
+  let answered, release;
+  const held = new Promise((resolve) => (answered = resolve));
+  const go = new Promise((resolve) => (release = resolve));
+  const slow = async (url, init) => {
+    const answer = await fetch(url, init);
+    if (String(url).includes("/v1/poll")) {
+      answered();
+      await go;
+    }
+    return answer;
+  };
+  const client = open({ fetch: slow });
+  const early = collect(client, topic);
+  await early.subscription.started;
+  const late = collect(client, topic, { from: "oldest" });
+  await held; // history was empty
+  await publish(1, 1200); // more than a subscription keeps while it reads
+  await early.has(1200);
+  release();
+  await late.has(1200);
+  await publish(1201, 1201);
+  await late.has(1201);
+  assert.deepEqual(values(late.items), range(1, 1201));
+  client.close();
+});
+
 test("an address that no request can be sent to is a final error, with the remedy", async () => {
   for (const url of ["ws://127.0.0.1:1", "localhost:1", "http://user:pw@127.0.0.1:1"]) {
     const client = open({}, url);

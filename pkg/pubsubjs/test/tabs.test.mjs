@@ -379,7 +379,7 @@ test("a leading tab that gets pagehide and lives on gives the lead away, and los
     // Both tabs hear the events, one after the other.
     for (const tab of [a, b]) current.run(tab, () => page.dispatchEvent(new Event("pagehide")));
     await publish(3, 4);
-    await new Promise(setImmediate);
+    await new Promise((left) => setTimeout(left)); // after that of the client
     current.run(b, () => b.client.publish(topic + ".x", 1)); // only this tab says that it lives
     await all[1].has(4);
     current.run(a, () => page.dispatchEvent(new Event("pageshow")));
