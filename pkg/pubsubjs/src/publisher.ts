@@ -191,4 +191,4 @@ export class Publisher {
 const closed = () => new Problem("closed", "the client was closed");
 const maybe = ({ code, message, status }: { code: string; message: string; status?: number }) =>
   new Problem(code, message + "; the message may have been published", status);
-const unknown = () => maybe({ code: "unknown", message: "no answer came in time" });
+const unknown = () => maybe({ code: "unknown", message: "no answer in time" });

@@ -280,13 +280,7 @@ export class Session implements Feed {
     this.#refused = 0;
     this.#renew(expires_ms);
     for (const [name, want] of granted) this.started.set(name, want);
-    for (const at of positions) {
-      const mine = this.positions.get(nameOf(at));
-      if (covered(at, mine)) continue;
-      this.positions.set(nameOf(at), at);
-      // A topic that went to another name begins anew: what was not sent before is in history.
-      if (mine) this.#host.onLapse(nameOf(at));
-    }
+    for (const at of positions) if (!covered(at, this.positions.get(nameOf(at)))) this.positions.set(nameOf(at), at);
     this.#host.onStart(granted, positions);
   }
 

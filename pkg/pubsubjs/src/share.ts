@@ -6,7 +6,7 @@
 import { Problem } from "./client.js";
 import type { Http } from "./http.js";
 import { merge, type Feed, type Host, type Session, type State, type Want } from "./session.js";
-import { covered, isPattern, matches, nameOf, repeats, type Item } from "./wire.js";
+import { covered, matches, nameOf, repeats, type Item } from "./wire.js";
 
 type Wants = [string, Want][];
 
@@ -210,18 +210,8 @@ export class Shared implements Feed {
   #start(granted: Map<string, Want>, positions: string[]): void {
     const wants = this.#host.wants();
     for (const [name, want] of granted) if (wants.has(name)) this.#started.set(name, want);
-    const patterns = [...this.positions.keys()].filter(isPattern);
-    const missed: string[] = [];
-    for (const at of positions) {
-      const name = nameOf(at);
-      const mine = this.positions.get(name);
-      if (covered(at, mine)) continue;
-      this.positions.set(name, at);
-      // A topic that is new here may have had messages while nobody led.
-      if (mine || patterns.some((pattern) => matches(pattern, name))) missed.push(name);
-    }
+    for (const at of positions) if (!covered(at, this.positions.get(nameOf(at)))) this.positions.set(nameOf(at), at);
     this.#host.onStart(granted, positions);
-    missed.forEach(this.#host.onLapse);
   }
 
   /** The leader: a tab says what it wants. */

@@ -153,12 +153,12 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
 
   /** @internal Names began at the feed. */
   start(granted: Map<string, Want>, positions: string[]): void {
-    if (this.#mode !== "starting") return;
     for (const name of this.names) {
-      if (this.#pending.has(name) && granted.has(name)) {
-        this.#pending.delete(name);
-        this.#place(name, granted.get(name)!.from, positions);
-      }
+      if (granted.has(name) && this.#pending.delete(name)) this.#place(name, granted.get(name)!.from, positions);
+    }
+    // A topic that went to another name, or to another session, begins anew: what this subscription did not get before is in history.
+    for (const at of positions) {
+      if (!covered(at, this.#last(nameOf(at)) ?? (this.#mode === "starting" ? at : at.replace(/\d+$/, "0")))) this.lapse(nameOf(at));
     }
     this.settle();
   }
@@ -218,7 +218,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     if (String(starts) !== String(granted)) return void (this.#lag = true);
     for (const at of [...(starts ? [] : this.#joined), ...positions]) {
       const topic = nameOf(at);
-      if (matches(name, topic) && !covered(at, this.#seen.get(topic))) this.#seen.set(topic, at);
+      if (matches(name, topic) && !covered(at, this.#seen.get(topic)) && (starts || !this.#startsOf(topic))) this.#seen.set(topic, at);
     }
   }
 

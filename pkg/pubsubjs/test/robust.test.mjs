@@ -534,6 +534,46 @@ test("a reading of history that began before the feed skipped something does not
   client.close();
 });
 
+test("a subscription to a pattern and to one of its topics begins the topic where it is told to", async () => {
+  const client = open();
+  const early = collect(client, topic + ".*");
+  await early.subscription.started;
+  await publish(1, 3, topic + ".a");
+  await early.has(3);
+  const late = collect(client, [topic + ".*", topic + ".a"], { from: [early.items[0].position] });
+  await late.has(2);
+  assert.deepEqual(values(late.items), [2, 3]);
+  client.close();
+});
+
+test("a topic that is named while the connection is away takes nothing from a pattern", async () => {
+  let down = false;
+  let session;
+  const client = open({
+    fetch: async (url, init) => {
+      if (down) throw new TypeError("down");
+      const answer = await fetch(url, init);
+      if (String(url).endsWith("/v1/sessions")) ({ session } = await answer.clone().json());
+      return answer;
+    },
+  });
+  const all = collect(client, topic + ".*");
+  await all.subscription.started;
+  await until("it is open", () => client.state.state === "open");
+  down = true;
+  await fetch(`${daemon.url}/v1/sessions/${session}/close`, { method: "POST" });
+  await until("it waits", () => client.state.state === "waiting");
+  await publish(1, 3, topic + ".a");
+  const one = collect(client, topic + ".a");
+  down = false;
+  await one.subscription.started;
+  await publish(4, 4, topic + ".a");
+  await all.has(4);
+  assert.deepEqual(values(all.items), range(1, 4));
+  assert.deepEqual(values(one.items), [4]);
+  client.close();
+});
+
 test("an address that no request can be sent to is a final error, with the remedy", async () => {
   for (const url of ["ws://127.0.0.1:1", "localhost:1", "http://user:pw@127.0.0.1:1"]) {
     const client = open({}, url);
