@@ -148,14 +148,14 @@ func sessionsToEnd(all int, window, elapsed time.Duration) int {
 }
 
 // silentGrace is how long a connection on which nothing ever came may stay at the end:
-// its first request may be on its way.
+// its first request may be on its way. After that the request is answered unread.
 const silentGrace = 200 * time.Millisecond
 
 // shutdown closes l, waits for first requests and for the server's answers to end, and cuts off
 // those that last longer than ctx.
 func (d *Daemon) shutdown(ctx context.Context, s *http.Server, l *listen.Listener, name string) {
 	_ = l.Close()
-	l.AwaitRequests(ctx, silentGrace)
+	l.AwaitRequests(ctx, silentGrace, wire.NewProblem(wire.CodeDraining, "repeat the request, here later or at another daemon", "the daemon is shutting down").Retry(time.Second))
 	if err := s.Shutdown(ctx); err != nil {
 		d.cutOff(name)
 		_ = s.Close() // the listener is closed already

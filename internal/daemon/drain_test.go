@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -261,8 +262,22 @@ func TestSilentConnectionsDoNotDelayAStop(t *testing.T) {
 	require.NoError(t, d.wait())
 	require.Less(t, time.Since(begun), 4*time.Second)
 	require.Empty(t, d.logged.FilterMessageSnippet("cutting off").All())
-	_, err = io.ReadAll(silent)
-	require.NoError(t, err, "it is closed")
+	wantLateAnswer(t, silent, wire.CodeDraining)
+}
+
+// wantLateAnswer writes a request on a connection that the daemon has ended, and wants 503.
+func wantLateAnswer(t *testing.T, ended net.Conn, code wire.Code) {
+	t.Helper()
+	_, err := io.WriteString(ended, "GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n")
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(ended), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	var p wire.Problem
+	require.NoError(t, json.NewDecoder(resp.Body).Decode(&p))
+	require.Equal(t, code, p.Code)
+	require.NotEmpty(t, resp.Header.Get("Retry-After"))
 }
 
 // A browser keeps a connection of HTTP/2 without a request. Only the head of a first request is

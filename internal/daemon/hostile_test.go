@@ -156,7 +156,8 @@ func TestSlowHeadsAreEnded(t *testing.T) {
 	}
 }
 
-// The daemon ends connections on which nothing is sent, in clear and within TLS. An idle
+// The daemon ends connections on which nothing is sent, in clear and within TLS. In clear, a client
+// that was only slow gets an answer to the request that it sends later. An idle
 // connection that had a request stays open.
 func TestSilentConnectionsAreEnded(t *testing.T) {
 	t.Parallel()
@@ -168,10 +169,14 @@ func TestSilentConnectionsAreEnded(t *testing.T) {
 		resp, err := http.ReadResponse(bufio.NewReader(idle), nil)
 		require.NoError(t, err)
 		resp.Body.Close()
+		var silent []net.Conn
 		for range many {
-			a.say("")
+			silent = append(silent, a.say(""))
 		}
 		a.wantEnded(metrics.Silent, many)
+		for _, conn := range silent {
+			wantLateAnswer(t, conn, wire.CodeOverloaded)
+		}
 		a.wantConnections(2)
 		require.Zero(t, a.endings(metrics.SlowHead))
 	})

@@ -6,6 +6,7 @@ package listen
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A Conn is one connection. Close ends its counting against the limits. Code that
@@ -34,7 +36,7 @@ type Conn struct {
 	Strikes uint8  // the lane's: how often in a row it gave the connection back early; immutable
 	ahead   []byte // what Read returns first; owned by the goroutine that reads
 
-	lastRead atomic.Int64 // when the client last sent bytes, in nanoseconds after accepted; 0: never
+	lastRead atomic.Int64 // when the client last sent bytes, in nanoseconds after accepted; 0: never; or dismissed
 	awaits   atomic.Int32 // an awaited
 	heard    atomic.Bool  // the client has sent bytes since the connection, or the request, began
 	served   atomic.Bool  // net/http has called a handler
@@ -90,9 +92,12 @@ func (c *Conn) Read(b []byte) (int, error) {
 		}
 		return n, nil
 	}
-	n, err := c.Conn.Read(b)
+	n, err := c.readInTime(b)
 	if n > 0 {
-		c.lastRead.Store(max(1, int64(time.Since(c.accepted))))
+		if c.lastRead.Swap(max(1, int64(time.Since(c.accepted)))) == dismissed {
+			c.lastRead.Store(dismissed)
+			return 0, io.EOF
+		}
 		if c.metrics != nil {
 			c.metrics.BytesIn.Add(float64(n))
 		}
@@ -107,6 +112,19 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// unreadPause is how long a read may take when the deadline has passed but the bytes are here.
+const unreadPause = time.Second
+
+// readInTime reads. Bytes that a busy daemon has not read before the deadline came in time.
+func (c *Conn) readInTime(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.recalled.Load() && c.askSystem(isReadable) &&
+		c.Conn.SetReadDeadline(time.Now().Add(unreadPause)) == nil {
+		return c.Conn.Read(b)
+	}
+	return n, err
+}
+
 // endLate counts a client that did not send in time what the daemon waits for.
 func (c *Conn) endLate() {
 	switch c.awaits.Load() {
@@ -115,6 +133,7 @@ func (c *Conn) endLate() {
 			c.end(metrics.SlowHead)
 		} else {
 			c.end(metrics.Silent)
+			c.dismiss(wire.NewProblem(wire.CodeOverloaded, "send the request as soon as the connection is open", "no request came in time").Retry(time.Second))
 		}
 	case awaitsBody:
 		c.end(metrics.SlowBody)
@@ -140,20 +159,38 @@ func (c *Conn) askSystem(is func(fd int) bool) bool {
 }
 
 // isSilent reports whether the client never sent a byte. Bytes that nobody has read yet count too.
-func (c *Conn) isSilent() bool { return !c.askSystem(isReadable) && c.lastRead.Load() == 0 }
+func (c *Conn) isSilent() bool { return c.lastRead.Load() == 0 && !c.askSystem(isReadable) }
+
+// dismissed is lastRead of a connection that dismiss has closed.
+const dismissed = -1
+
+// dismiss closes a connection on which nothing was read. The client may be sending a request
+// meanwhile: it gets the reason as the answer, and nobody serves the request.
+func (c *Conn) dismiss(why *wire.Problem) {
+	if !c.lastRead.CompareAndSwap(0, dismissed) {
+		return
+	}
+	if c.listener != nil {
+		if reason := c.listener.refusal(why); len(reason) > 0 {
+			_ = c.SetDeadline(time.Now().Add(refusalTimeout))
+			_, _ = c.Conn.Write(reason)
+		}
+	}
+	_ = c.Close()
+}
 
 // requestPause is how long the daemon waits for more bytes of a first request before it stops.
 // http.Server.Shutdown waits as long for a new connection.
 const requestPause = 5 * time.Second
 
-// isSending reports whether the rest of the first request may soon come. An HTTP/2 connection
-// without a request needs no wait: net/http sends GOAWAY, and the client knows that it can
-// repeat a request elsewhere (RFC 9113, section 6.8).
+// isSending reports whether the rest of the first request may soon come, or has come and is not
+// read yet. An HTTP/2 connection without a request needs no wait: net/http sends GOAWAY, and the
+// client knows that it can repeat a request elsewhere (RFC 9113, section 6.8).
 func (c *Conn) isSending() bool {
 	if c.awaits.Load() == afterRequest { // HTTP/1 has no fresh connection in this state
 		return false
 	}
-	return c.lastRead.Load() == 0 || time.Since(c.LastRead()) < requestPause
+	return c.askSystem(isReadable) || time.Since(c.LastRead()) < requestPause
 }
 
 // Write implements net.Conn.

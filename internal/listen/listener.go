@@ -200,22 +200,21 @@ func (l *Listener) HandOver() {
 
 // AwaitRequests waits until a handler has the first request of each connection. Call it after
 // Close and before http.Server.Shutdown: from then on the server drops each request that it
-// reads. After grace, AwaitRequests closes the connections on which no byte came. Then it waits
-// at most requestPause for the rest of the requests that have begun to arrive. It returns early
-// if ctx ends.
-func (l *Listener) AwaitRequests(ctx context.Context, grace time.Duration) {
+// reads. After grace, AwaitRequests closes the connections on which no byte came, with why as the
+// answer to a request that comes later. Then it waits for the rest of the requests that have begun
+// to arrive, at most requestPause between their bytes. The server's timeouts bound the whole
+// request. AwaitRequests returns early if ctx ends.
+func (l *Listener) AwaitRequests(ctx context.Context, grace time.Duration, why *wire.Problem) {
 	first, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	l.awaitNone(first, func(*Conn) bool { return true })
 	l.fresh.Range(func(key, _ any) bool {
 		if c := key.(*Conn); c.isSilent() {
-			_ = c.Close()
+			c.dismiss(why)
 		}
 		return true
 	})
-	rest, cancel := context.WithTimeout(ctx, requestPause)
-	defer cancel()
-	l.awaitNone(rest, (*Conn).isSending)
+	l.awaitNone(ctx, (*Conn).isSending)
 }
 
 // awaitNone waits until no fresh connection is of this kind, or ctx ends.

@@ -24,8 +24,8 @@ func (l *Listener) refuse(c net.Conn, err error) {
 	l.cfg.Metrics.Ended(metrics.Refused)
 	var reason []byte
 	refusal, ok := errors.AsType[*limit.Refusal](err)
-	if ok && refusal.Hold == 0 && l.cfg.Refusal != nil && l.tls == nil {
-		reason = l.cfg.Refusal(refusal.Problem)
+	if ok && refusal.Hold == 0 {
+		reason = l.refusal(refusal.Problem)
 	}
 	tcp, isTCP := c.(*net.TCPConn)
 	switch {
@@ -45,6 +45,14 @@ func (l *Listener) refuse(c net.Conn, err error) {
 				zap.String("listener", l.cfg.Name), zap.Int("limits.connections", l.cfg.Limiter.Config().Connections))
 		})
 	}
+}
+
+// refusal returns what a client gets before its connection closes; nil: nothing.
+func (l *Listener) refusal(why *wire.Problem) []byte {
+	if l.cfg.Refusal == nil || l.tls != nil {
+		return nil
+	}
+	return l.cfg.Refusal(why)
 }
 
 // HTTPRefusal returns the answer to the request that a refused client is about to send.

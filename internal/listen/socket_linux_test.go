@@ -1,13 +1,18 @@
 package listen
 
 import (
+	"bufio"
 	"io"
 	"net"
+	"net/http"
+	"os"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // Connections inherit the user timeout and keep-alive from their listener.
@@ -81,7 +86,7 @@ func TestAwaitRequestsCountsUnreadBytes(t *testing.T) {
 	require.Eventually(t, func() bool { return sending.askSystem(isReadable) }, 10*time.Second, time.Millisecond)
 	returned := make(chan struct{})
 	go func() {
-		l.AwaitRequests(t.Context(), 0)
+		l.AwaitRequests(t.Context(), 0, nil)
 		close(returned)
 	}()
 	_, err = io.ReadAll(silent)
@@ -94,4 +99,52 @@ func TestAwaitRequestsCountsUnreadBytes(t *testing.T) {
 	require.False(t, fresh)
 	<-returned
 	require.False(t, sending.closed.Load())
+}
+
+// A client writes its request after the daemon has ended the silent connection. The answer waits
+// for it, and nobody serves the request.
+func TestADismissedClientGetsAnAnswer(t *testing.T) {
+	l := listening(t, 2)
+	l.cfg.Refusal = HTTPRefusal
+	client, conn := pair(t, l)
+	l.AwaitRequests(t.Context(), 0, wire.NewProblem(wire.CodeDraining, "retry", "the daemon is shutting down"))
+	_, err := io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	require.True(t, conn.closed.Load())
+}
+
+// The request arrives while the daemon decides that the client is silent.
+func TestADismissedRequestIsNotServed(t *testing.T) {
+	l := listening(t, 2)
+	client, conn := pair(t, l)
+	_, err := io.WriteString(client, "GET")
+	require.NoError(t, err)
+	conn.lastRead.Store(dismissed) // dismiss goes no further until Read has the bytes
+	n, err := conn.Read(make([]byte, 3))
+	require.Zero(t, n)
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// A busy daemon reads after the deadline what the client has sent before.
+func TestBytesThatCameInTimeAreReadAfterTheDeadline(t *testing.T) {
+	l := listening(t, 2)
+	client, conn := pair(t, l)
+	deadline := time.Now().Add(20 * time.Millisecond)
+	require.NoError(t, conn.SetReadDeadline(deadline))
+	_, err := io.WriteString(client, "GET")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return time.Now().After(deadline) && conn.askSystem(isReadable) }, 10*time.Second, time.Millisecond)
+	b := make([]byte, 3)
+	n, err := conn.Read(b)
+	require.NoError(t, err)
+	require.Equal(t, "GET", string(b[:n]))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(-time.Second))) // net/http takes the connection back
+	_, err = io.WriteString(client, "/")
+	require.NoError(t, err)
+	_, err = conn.Read(b)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
