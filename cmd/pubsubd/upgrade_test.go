@@ -334,7 +334,7 @@ func (a *audience) request(public string, pause time.Duration) error {
 	req, err := http.NewRequest(http.MethodGet, public+"/v1/topics/"+a.topic(0)+"/messages?limit=1", nil)
 	require.NoError(a, err)
 	req.Close = true
-	time.Sleep(pause)
+	time.Sleep(pause) // a slow client: nothing is awaited
 	if err := req.Write(c); err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ export class Client {
     this.#http = new Http(url, options.token, options.fetch ?? global.fetch.bind(global));
     const WebSocket = options.WebSocket ?? global.WebSocket;
     const transports = (options.transports ?? ["websocket", "stream", "poll"]).filter((t) => t !== "websocket" || WebSocket);
-    if (!transports.length) throw new Problem("invalid_request", "allow stream or poll");
+    if (!transports.length) throw new Problem("invalid_request", "transports: add stream or poll");
     const open = (h: Host, positions?: Map<string, string>) =>
       new Session(this.#http, h, { transports, WebSocket }, positions);
     // Web Locks need https, or a page of this machine; Node before 24 has none.

@@ -73,7 +73,7 @@ export class Publisher {
   publish(topic: string, payload: unknown, options: PublishOptions = {}): Promise<Published> {
     return new Promise((resolve, reject) => {
       const { signal } = options;
-      if (this.#queue.length >= mostQueued) throw new Problem("queue_full", mostQueued + " messages wait already");
+      if (this.#queue.length >= mostQueued) throw new Problem("queue_full", mostQueued + " messages wait");
       if (this.#life.signal.aborted) throw closed();
       if (options.id) {
         this.#given.add(options.id);

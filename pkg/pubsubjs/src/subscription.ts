@@ -60,7 +60,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
 
   #mode: "starting" | "behind" | "live" = "starting";
   #pending: Set<string>; // names that the feed has not begun
-  #lag = false; // history may hold more than was read, also what the feed skipped since that read began
+  #lag = false; // history may hold more: what is not read yet, or what the feed skipped during the last reading
   #joined: string[]; // positions of the feed when this subscription came
   #seen = new Map<string, string>(); // positions of the last items that were queued
   #over = new Map<string, string>(); // topic@epoch of the epochs that a restart of the server ended
