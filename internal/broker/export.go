@@ -17,11 +17,14 @@ func (b *Broker) ExportHeads(to func(Entry) error) error {
 	for i, p := range b.partitions {
 		losses := p.lost()
 		if len(losses) == 0 {
-			losses = []uint64{0}
+			losses = []loss{{}}
 		}
-		for _, loss := range losses {
+		for _, l := range losses {
 			at := wire.Position{Epoch: *p.epoch.Load(), Offset: p.floor.Load()}
-			state := &State{Partition: i, Forgotten: p.forgotten.newest(), Lost: loss}
+			state := &State{Partition: i, Forgotten: p.forgotten.newest(), Lost: l.last}
+			if l.first < l.last {
+				state.Born = l.first
+			}
 			if err := to(Entry{Op: OpEpoch, Message: &wire.Message{Position: at}, State: state}); err != nil {
 				return err
 			}

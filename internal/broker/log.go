@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,7 +99,7 @@ type State struct {
 	Partition int    // of OpEpoch
 	Forgotten uint64 // of OpEpoch: the newest number of a forgotten topic
 
-	Born   uint64         // of OpTopic: the offset before the first message
+	Born   uint64         // of OpTopic: the offset before the first message; of OpEpoch, if it stands for several losses: where the first was
 	Lost   uint64         // of OpTopic and OpEpoch: the offset of the last lost message; of OpForget: the topic's newest offset when it was idle
 	Reason wire.GapReason // of OpTopic and OpLost: why the last one was lost
 }
@@ -293,12 +294,8 @@ func (b *Broker) applyEpoch(e *Entry) {
 		b.eachOf(p, func(t *topic) { t.restart(at.Epoch, at.Offset) })
 		b.keys.forgetEpoch(was)
 	}
-	if lost := e.State.Lost; lost > 0 && p.lose(lost) {
+	if lost := e.State.Lost; lost > 0 && p.lose(loss{first: cmp.Or(e.State.Born, lost), last: lost}) {
 		b.eachOf(p, func(t *topic) { t.loseEntries(lost) })
-		if oldest := p.dropLoss(); oldest > 0 {
-			all := Entry{Message: &wire.Message{Position: wire.Position{Epoch: at.Epoch, Offset: oldest}}, State: &State{Reason: wire.GapLost}}
-			b.eachOf(p, func(t *topic) { t.lose(&all) })
-		}
 	}
 }
 

@@ -22,7 +22,7 @@ type partition struct {
 	epoch     atomic.Pointer[string] // of the offsets; each topic has a copy
 	floor     atomic.Uint64          // highest offset of a topic that was forgotten, of any name
 	forgotten forgotten
-	losses    atomic.Pointer[[]uint64] // see lose; nil: none
+	losses    atomic.Pointer[[]loss] // in order; nil: none
 }
 
 func newPartition(now time.Time) *partition {
@@ -70,21 +70,33 @@ func (p *partition) begin(epoch string, floor, number uint64) (another bool) {
 	return another
 }
 
-// lose notes that the log has lost entries of any topics, up to an offset. It reports false
-// if that is already known. Messages that a topic still has below the offset are not lost.
-// Each reader gets the gap after these messages, and before newer ones.
-func (p *partition) lose(upTo uint64) bool {
+// A loss says that the log has lost entries of any topics, up to the offset last. If first is
+// lower, it stands for several losses: the oldest was at first, the newest at last, and the
+// others are not known one by one.
+type loss struct{ first, last uint64 }
+
+// maxLosses bounds the losses that are remembered one by one. The oldest are merged.
+const maxLosses = 16
+
+// lose notes a loss. It reports false if that is already known. Messages that a topic still
+// has below the offset are not lost. Each reader gets the gap after these messages, and before
+// newer ones.
+func (p *partition) lose(l loss) bool {
 	losses := p.lost()
-	if n := len(losses); n > 0 && losses[n-1] >= upTo {
+	if n := len(losses); n > 0 && losses[n-1].last >= l.last {
 		return false
 	}
-	losses = append(slices.Clone(losses), upTo)
+	losses = append(slices.Clone(losses), l)
+	if len(losses) > maxLosses {
+		losses[1].first = losses[0].first
+		losses = losses[1:]
+	}
 	p.losses.Store(&losses)
 	return true
 }
 
-// lost returns the offsets up to which the log has lost entries, in order.
-func (p *partition) lost() []uint64 {
+// lost returns the losses, in order.
+func (p *partition) lost() []loss {
 	if p == nil {
 		return nil
 	}
@@ -93,22 +105,6 @@ func (p *partition) lost() []uint64 {
 	}
 	return nil
 }
-
-// dropLoss drops the oldest loss if there are too many, and returns it, or 0. Topics must
-// then lose everything up to it.
-func (p *partition) dropLoss() (oldest uint64) {
-	losses := p.lost()
-	if len(losses) <= maxLosses {
-		return 0
-	}
-	rest := losses[1:]
-	p.losses.Store(&rest)
-	return losses[0]
-}
-
-// maxLosses limits the losses that are remembered. A machine seldom crashes so often within the
-// age of a history.
-const maxLosses = 16
 
 // forgotten numbers the forgotten topics that had messages, and remembers the last of them.
 // The number is the offset of the log's entry, so that it means the same after a crash. If

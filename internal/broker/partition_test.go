@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,4 +152,80 @@ func TestNoLogHearsOfPresenceTopics(t *testing.T) {
 		require.False(t, b.Has("_presence.a"))
 		require.False(t, b.Has("a"))
 	})
+}
+
+// Forty times the log loses entries. No message that is left is lost for that, and no reader
+// passes a loss without a gap, wherever it begins and however it reads; nor after a restart.
+func TestNoReaderPassesALossUnannounced(t *testing.T) {
+	const many, between = 40, 10 // offsets
+	b := newBroker(Config{HistoryMessages: 1000})
+	begin(t, b, "e1")
+	lose := func(b *Broker, at uint64) {
+		_, err := b.Apply(Entry{Op: OpEpoch, Message: &wire.Message{Position: wire.Position{Epoch: "e1"}}, State: &State{Lost: at}})
+		require.NoError(t, err)
+	}
+	for i := range uint64(many) {
+		for n := range uint64(3) {
+			apply(t, b, OpPublish, fmt.Sprint("a@e1:", i*between+n+1))
+		}
+		apply(t, b, OpPublish, fmt.Sprint("b", i, "@e1:", i*between+5))
+		lose(b, i*between+7)
+	}
+	require.LessOrEqual(t, len(b.partitions[0].lost()), maxLosses)
+	restarted := newBroker(Config{HistoryMessages: 1000})
+	require.NoError(t, b.Export(func(e Entry) error {
+		m := *e.Message
+		e.Message = &m
+		_, err := restarted.Apply(e)
+		return err
+	}))
+	require.Equal(t, b.partitions[0].lost(), restarted.partitions[0].lost())
+	lose(restarted, many*between+7)
+	for _, b := range []*Broker{b, restarted} {
+		for from := range uint64(many*between - 2) {
+			for _, most := range []int{1, 1000} {
+				checkLosses(t, b, "a", from, most, between)
+			}
+		}
+		for i := range many {
+			checkLosses(t, b, fmt.Sprint("b", i), 0, 1, between)
+		}
+	}
+}
+
+// checkLosses reads a topic from an offset, at most so many frames at a time.
+func checkLosses(t *testing.T, b *Broker, topic string, from uint64, most int, between uint64) {
+	t.Helper()
+	state, ok := b.Topic(topic)
+	require.True(t, ok)
+	at, messages := wire.Position{Topic: topic, Epoch: "e1", Offset: from}, 0
+	for {
+		frames, _ := b.ReadTopic(wire.StartAfter(at), Limit{Frames: most, Bytes: 1 << 20}, time.Now())
+		if len(frames) == 0 {
+			break
+		}
+		for _, f := range frames {
+			m, next := f.Message(), f.Position().Offset
+			require.Greater(t, next, at.Offset)
+			if m != nil {
+				messages++
+				for o := at.Offset + 1; o < next; o++ {
+					require.NotEqual(t, uint64(7), o%between, "%s from %d: the message at %d follows %d, with a loss between", topic, from, next, at.Offset)
+				}
+			}
+			at = f.Position()
+		}
+	}
+	require.GreaterOrEqual(t, at.Offset, state.Position.Offset, "from %d", from)
+	want := 0
+	if topic == "a" {
+		for o := from + 1; o <= 400; o++ {
+			if n := o % between; n >= 1 && n <= 3 {
+				want++
+			}
+		}
+	} else {
+		want = 1
+	}
+	require.Equal(t, want, messages, "%s from %d", topic, from)
 }

@@ -51,7 +51,7 @@ type Reading struct {
 	// restarted, and with the oldest message.
 	restarted bool
 
-	losses []uint64 // of the partition; see partition.lose
+	losses []loss // of the partition
 }
 
 // A reader collects the frames of one reading. Consecutive losses become one gap.
@@ -129,11 +129,12 @@ func (r *reader) readAll(from, to int) {
 	}
 }
 
-// skipLosses skips what the log has lost up to an offset, unless it was read before.
+// skipLosses skips what the log has lost up to an offset, unless it was read before. Among
+// several losses that are not known one by one, each message may follow one.
 func (r *reader) skipLosses(upTo uint64) {
-	for _, loss := range r.how.losses {
-		if r.at.Offset < loss && loss <= upTo {
-			r.skip(wire.GapLost, loss)
+	for _, l := range r.how.losses {
+		if last := min(l.last, upTo); max(l.first, r.at.Offset+1) <= last {
+			r.skip(wire.GapLost, last)
 		}
 	}
 }

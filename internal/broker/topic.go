@@ -136,7 +136,7 @@ func (t *topic) newestLocked() uint64 {
 func (t *topic) lastLocked() uint64 {
 	last := t.newestLocked()
 	if losses := t.partition.lost(); len(losses) > 0 {
-		last = max(last, losses[len(losses)-1])
+		last = max(last, losses[len(losses)-1].last)
 	}
 	return last
 }
@@ -146,10 +146,10 @@ func (t *topic) oldestLocked() uint64 {
 	if t.history.count == 0 {
 		return t.head
 	}
-	oldest := t.history.lost
-	for _, loss := range t.partition.lost() {
-		if loss < t.history.front().Position().Offset {
-			oldest = max(oldest, loss)
+	oldest, front := t.history.lost, t.history.front().Position().Offset
+	for _, l := range t.partition.lost() {
+		if l.first < front {
+			oldest = max(oldest, min(l.last, front-1))
 		}
 	}
 	return oldest

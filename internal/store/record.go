@@ -410,6 +410,8 @@ func checkEntry(e *broker.Entry) error {
 		return fmt.Errorf("its offset must be at most %d; got %d", uint64(maxOffset), at.Offset)
 	case e.Message.Time < 0:
 		return errors.New("its time is before 1970")
+	case e.Op == broker.OpEpoch && e.State.Born > e.State.Lost:
+		return fmt.Errorf("its first loss, at %d, is after its last, at %d", e.State.Born, e.State.Lost)
 	case e.Op == broker.OpEpoch && at.Topic == "":
 		return nil
 	case e.Op == broker.OpForget && e.State.Lost > at.Offset:

@@ -146,6 +146,8 @@ func (r *recovering) list() error {
 		segment, isSegment := numberOf(name, segmentSuffix)
 		checkpoint, isCheckpoint := numberOf(name, checkpointSuffix)
 		switch {
+		case max(segment, checkpoint) > mostNumber:
+			return fmt.Errorf("%s has a number that no log reaches: %s", name, toPutBack)
 		case isSegment:
 			r.segments = append(r.segments, &segmentFile{name: name, header: header{number: segment}})
 		case isCheckpoint:

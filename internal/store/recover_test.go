@@ -326,3 +326,78 @@ func TestAStartCanBeStopped(t *testing.T) {
 		})
 	}
 }
+
+// The machine loses power again and again, more often than losses are remembered one by one.
+// What is durable stays.
+func TestManyLossesOfPowerLoseNothingThatIsDurable(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.leaseNumbers = 200
+	d.mustStart()
+	for range 100 {
+		d.publish("a", "1")
+	}
+	d.wal.syncStep(time.Now())
+	var last uint64
+	for i := range 40 {
+		last = d.publish("b", fmt.Sprint(i))
+		d.powerOff()
+		d.mustStart()
+		require.NotZero(t, d.found.Lost)
+	}
+	for range 2 {
+		for topic, messages := range map[string]int{"a": 100, "b": 40} {
+			state, ok := d.Topic(topic)
+			require.True(t, ok)
+			require.Equal(t, messages, state.Messages, topic)
+			require.Greater(t, state.Position.Offset, last, "the last loss, too, is announced")
+		}
+		d.checkpoint()
+		d.kill()
+		d.mustStart()
+	}
+}
+
+// After a clean stop, the header of the newest segment cannot be read: a daemon has begun it
+// since, so the stop was not the end. What it may have had is announced as lost, and no number is
+// given again.
+func TestAStopIsNotTheEndIfAFileFollowsIt(t *testing.T) {
+	for _, mode := range []SyncMode{SyncEverySecond, SyncNever} {
+		d := newDisk(t)
+		d.cfg.Sync, d.cfg.leaseNumbers = mode, 100
+		d.mustStart()
+		d.publish("a", "1")
+		require.NoError(t, d.wal.close(time.Now()))
+		d.mustStart()
+		var last uint64
+		for range 5 {
+			last = d.publish("a", "2")
+		}
+		d.powerOff()
+		files := strings.Fields(d.files())
+		newest := files[len(files)-1]
+		number, ok := numberOf(strings.Repeat("0", 24-len(newest))+newest, segmentSuffix)
+		require.True(t, ok, newest)
+		bytes := d.read(segmentName(number))
+		bytes[40] ^= 1
+		d.write(segmentName(number), bytes)
+		d.mustStart()
+		require.False(t, d.found.Clean)
+		require.GreaterOrEqual(t, d.found.Lost, last)
+		require.Greater(t, d.publish("a", "3"), last)
+	}
+}
+
+// A file whose number is near the largest offset refuses the start: the next files would have
+// names that no start recognises.
+func TestANumberThatNoLogReachesRefusesTheStart(t *testing.T) {
+	for _, number := range []uint64{mostNumber + 1, maxOffset, maxOffset + 1, 1<<64 - 1} {
+		for _, suffix := range []string{segmentSuffix, checkpointSuffix} {
+			d := newDisk(t)
+			d.mustStart()
+			d.publish("a", "1")
+			d.kill()
+			d.write(fileName(number, suffix), d.read(segmentName(1)))
+			require.ErrorContains(t, d.start(), "a number that no log reaches")
+		}
+	}
+}

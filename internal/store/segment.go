@@ -35,8 +35,12 @@ func numberOf(name, suffix string) (number uint64, ok bool) {
 		return 0, false
 	}
 	number, err := strconv.ParseUint(digits, 10, 64)
-	return number, err == nil && number <= maxOffset
+	return number, err == nil
 }
+
+// mostNumber is more than any log reaches, and leaves room for numbers that starts skip. After
+// a file with a higher number, new ones would have offsets that clients cannot read.
+const mostNumber = maxOffset - 1<<50
 
 // A header is the first record of a file. Its number is that of the file.
 type header struct {

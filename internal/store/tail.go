@@ -52,6 +52,7 @@ func (r *recovering) checkHeaderless() error {
 			return err
 		}
 		r.CutFile, r.Cut = cmp.Or(r.CutFile, s.name), r.Cut+s.size
+		r.closed = r.closed && s.size == 0 // a daemon that began it wrote after the clean end
 		r.lease = max(r.lease, found.lease)
 		if found.length > 0 || r.SameBoot && !s.bad.partial {
 			if err := r.refuse(s.bad); err != nil {
