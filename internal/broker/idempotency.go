@@ -153,23 +153,18 @@ func (k *keys) begin(key Key, now time.Time) (mine *usedKey, found usedKey) {
 
 func (k *keys) publish(mine *usedKey, key Key, publish func(Key) (wire.Published, error)) (published wire.Published, err error) {
 	defer func() { // also if publish panics
-		if !errors.Is(err, ErrPending) { // else finish follows
+		if !errors.Is(err, ErrPending) { // else Commit ends it
 			published, err = k.end(mine, key, published, err)
 		}
 	}()
 	return publish(key)
 }
 
-// finish ends a pending publish with a key, and returns the result of the publish.
-func (k *keys) finish(key Key, published wire.Published, err error) (wire.Published, error) {
+// underWay returns the key that is under way for a scope.
+func (k *keys) underWay(scope Digest) *usedKey {
 	k.mu.Lock()
-	mine := k.byScope[key.Scope]
-	dropped := mine == nil || err == nil && mine.underWay != nil // after it was applied
-	k.mu.Unlock()
-	if dropped {
-		return published, err
-	}
-	return k.end(mine, key, published, err)
+	defer k.mu.Unlock()
+	return k.byScope[scope]
 }
 
 // end ends a publish with a key, and returns its result. If the key is still under way, the
@@ -179,7 +174,7 @@ func (k *keys) end(mine *usedKey, key Key, published wire.Published, err error) 
 	if mine.underWay != nil {
 		close(mine.underWay)
 		mine.underWay = nil
-		delete(k.byScope, mine.Scope)
+		k.forgetLocked(mine)
 	}
 	used := *mine
 	k.mu.Unlock()

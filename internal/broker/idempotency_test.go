@@ -193,3 +193,50 @@ func TestIsUnderWayFindsTheSameKeyOnly(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, b.IsUnderWay("me", "a", "k"), "it is over")
 }
+
+// The log answers late. Meanwhile the window has passed, and the key is used again: the late
+// answer ends its own use of the key, not the new one.
+func TestALateAnswerEndsNoOtherUseOfItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &late{}
+		b := NewWithLog(Config{}, metrics.New("test"), time.Now(), l.open)
+		publish := func() (c *Commit, ended func() error) {
+			var end error
+			c = b.NewCommit(func(_ int, _ wire.Published, err error) { end = err })
+			m := keyed("a", "k", "1")
+			_, err := b.Once(UntilDone(t.Context()), "ann", m, 0, time.Now(), func(k Key) (wire.Published, error) {
+				return b.PublishBy(b.Route("a").In(c), k, m, 0, time.Now())
+			})
+			require.ErrorIs(t, err, ErrPending)
+			return c, func() error { return end }
+		}
+		first, ended := publish()
+		first.Send() // it is applied, but not answered
+		require.False(t, b.IsUnderWay("ann", "a", "k"))
+		time.Sleep(Config{}.WithDefaults().IdempotencyWindow)
+		second, _ := publish()
+		require.True(t, b.IsUnderWay("ann", "a", "k"))
+		late := errors.New("late")
+		l.done([]Result{{Err: late}})
+		require.ErrorIs(t, ended(), late)
+		require.True(t, b.IsUnderWay("ann", "a", "k"), "others wait for the second")
+		second.Send()
+		require.False(t, b.IsUnderWay("ann", "a", "k"))
+	})
+}
+
+// A late log applies entries, and keeps what it must call when it answers.
+type late struct {
+	sequence
+	done func([]Result)
+}
+
+func (l *late) open(b *Broker) Log {
+	l.broker = b
+	return l
+}
+
+func (l *late) Append(e []Entry, done func([]Result)) {
+	l.sequence.Append(e, func([]Result) {})
+	l.done = done
+}

@@ -85,7 +85,8 @@ type Commit struct {
 type deferred struct {
 	topic *topic
 	key   Key
-	bytes int // of the payload
+	use   *usedKey // of key; nil: the publish has none
+	bytes int      // of the payload
 }
 
 // NewCommit returns a Commit, or nil if publishes do not wait for the log. After Send, the
@@ -103,7 +104,11 @@ func (c *Commit) add(e Entry, bytes int) error {
 	if err != nil {
 		return err
 	}
-	c.entries, c.parts = append(c.entries, e), append(c.parts, deferred{t, e.Key, bytes})
+	part := deferred{topic: t, key: e.Key, bytes: bytes}
+	if e.Key != (Key{}) {
+		part.use = c.broker.keys.underWay(e.Key.Scope)
+	}
+	c.entries, c.parts = append(c.entries, e), append(c.parts, part)
 	return ErrPending
 }
 
@@ -120,8 +125,8 @@ func (c *Commit) Send() {
 			p := &parts[i]
 			p.topic.arrived()
 			b.count(r, p.bytes)
-			if p.key != (Key{}) {
-				r.Published, r.Err = b.keys.finish(p.key, r.Published, r.Err)
+			if p.use != nil {
+				r.Published, r.Err = b.keys.end(p.use, p.key, r.Published, r.Err)
 			}
 			done(first+i, r.Published, r.Err)
 		}
