@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/certmagic"
@@ -36,14 +37,20 @@ const DefaultDirectory = certmagic.LetsEncryptProductionCA
 // On reports whether there are certificates to get.
 func (c Config) On() bool { return len(c.Domains) > 0 }
 
-// A Manager has the certificates of one daemon. Call Start before the listeners accept, and
-// Stop once after that. The other methods may be called concurrently between the two.
+// A Manager has the certificates of one daemon. Call Start once, and Stop once after that.
+// The other methods may be called concurrently, also before: until then there are no
+// certificates.
 type Manager struct {
 	cfg      Config // immutable
 	log      *zap.Logger
 	failures func() // counts a failure to get or renew
 
-	magic  *certmagic.Config // set by Start, like the next three
+	started atomic.Pointer[started] // nil before Start
+}
+
+// started is what Start makes. It is immutable.
+type started struct {
+	magic  *certmagic.Config
 	issuer *certmagic.ACMEIssuer
 	cache  *certmagic.Cache
 	cancel context.CancelFunc
@@ -69,11 +76,12 @@ func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Manager, error) {
 // TLS, which answers TLS-ALPN-01 (RFC 8737). challenges is the listener that serves ServeHTTP
 // for HTTP-01 (RFC 8555, section 8.3), or nil.
 func (m *Manager) Start(public, challenges net.Addr) {
-	m.cache = certmagic.NewCache(certmagic.CacheOptions{
-		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return m.magic, nil },
+	var s started
+	s.cache = certmagic.NewCache(certmagic.CacheOptions{
+		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return m.started.Load().magic, nil },
 		Logger:           m.log,
 	})
-	m.magic = certmagic.New(m.cache, certmagic.Config{
+	s.magic = certmagic.New(s.cache, certmagic.Config{
 		Storage: &certmagic.FileStorage{Path: m.cfg.Storage}, DefaultServerName: m.cfg.Domains[0],
 		Logger: m.log, OnEvent: m.event,
 	})
@@ -86,11 +94,12 @@ func (m *Manager) Start(public, challenges net.Addr) {
 	if challenges != nil {
 		_, issuer.AltHTTPPort = hostPort(challenges)
 	}
-	m.issuer = certmagic.NewACMEIssuer(m.magic, issuer)
-	m.magic.Issuers = []certmagic.Issuer{m.issuer}
+	s.issuer = certmagic.NewACMEIssuer(s.magic, issuer)
+	s.magic.Issuers = []certmagic.Issuer{s.issuer}
 	ctx, cancel := context.WithCancel(context.Background())
-	m.cancel = cancel
-	if err := m.magic.ManageAsync(ctx, m.cfg.Domains); err != nil {
+	s.cancel = cancel
+	m.started.Store(&s)
+	if err := s.magic.ManageAsync(ctx, m.cfg.Domains); err != nil {
 		panic("BUG: what runs in the background failed at once: " + err.Error())
 	}
 }
@@ -113,8 +122,9 @@ func (m *Manager) event(_ context.Context, name string, _ map[string]any) error 
 
 // Stop ends what runs in the background.
 func (m *Manager) Stop() {
-	m.cancel()
-	m.cache.Stop()
+	s := m.started.Load()
+	s.cancel()
+	s.cache.Stop()
 }
 
 // Protocol is the protocol within TLS of the authority's challenges (RFC 8737, section 4).
@@ -124,10 +134,11 @@ var errNotStarted = errors.New("certificates are not managed yet")
 
 // Certificate returns the certificate for a handshake, or the answer to a challenge.
 func (m *Manager) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	if m.magic == nil {
+	s := m.started.Load()
+	if s == nil {
 		return nil, errNotStarted
 	}
-	return m.magic.GetCertificate(hello)
+	return s.magic.GetCertificate(hello)
 }
 
 // Expires returns when the first of the certificates expires. It is zero if one is still
@@ -148,10 +159,11 @@ func (m *Manager) Expires() time.Time {
 
 // newest returns when the newest certificate of a domain expires, or zero.
 func (m *Manager) newest(domain string) (expires time.Time) {
-	if m.cache == nil {
+	s := m.started.Load()
+	if s == nil {
 		return expires
 	}
-	for _, c := range m.cache.AllMatchingCertificates(domain) {
+	for _, c := range s.cache.AllMatchingCertificates(domain) {
 		if c.Leaf != nil && c.Leaf.NotAfter.After(expires) {
 			expires = c.Leaf.NotAfter
 		}
@@ -161,7 +173,7 @@ func (m *Manager) newest(domain string) (expires time.Time) {
 
 // ServeHTTP answers the challenges of HTTP-01, and nothing else.
 func (m *Manager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !m.issuer.HandleHTTPChallenge(w, r) {
+	if s := m.started.Load(); s == nil || !s.issuer.HandleHTTPChallenge(w, r) {
 		http.Error(w, "this listener serves only ACME challenges", http.StatusNotFound)
 	}
 }

@@ -2,6 +2,7 @@ package acme
 
 import (
 	"crypto/tls"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -34,4 +35,31 @@ func TestTheFolderIsForTheDaemonOnly(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err = New(Config{Storage: file}, metrics.New("test"), zap.NewNop())
 	require.ErrorContains(t, err, "tls.acme.storage: ")
+}
+
+// Metrics and handshakes ask while Start runs.
+func TestCertificatesAreAskedForDuringStart(t *testing.T) {
+	m, err := New(Config{
+		Domains: []string{"app.example"}, Storage: filepath.Join(t.TempDir(), "a"), Directory: "https://127.0.0.1:1/directory", Agree: true,
+	}, metrics.New("test"), zap.NewNop())
+	require.NoError(t, err)
+	conn, client := net.Pipe()
+	defer conn.Close()
+	defer client.Close()
+	asks, asked := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(asked)
+		for i := range 1000 {
+			m.Expires()
+			_, _ = m.Certificate(&tls.ClientHelloInfo{Conn: conn, ServerName: "other.example"})
+			if i == 10 {
+				close(asks)
+			}
+		}
+	}()
+	<-asks
+	m.Start(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, nil)
+	<-asked
+	require.True(t, m.Expires().IsZero())
+	m.Stop()
 }
