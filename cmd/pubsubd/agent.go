@@ -49,7 +49,7 @@ func serveAgent(listen, addressesFile string) error {
 	if err := checkAgentListen(listen, token); err != nil {
 		return usageError{err}
 	}
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {

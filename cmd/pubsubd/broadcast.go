@@ -93,7 +93,7 @@ func (b *broadcastTest) runSearch() error {
 		return usageError{err}
 	}
 	defer b.out.close()
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	progress := b.out.progress()
 	found, err := loadtest.RunSearch(ctx, loadtest.SearchConfig{Broadcast: b.cfg, Periods: b.periods}, progress)

@@ -76,7 +76,7 @@ The exit code is 1 if a check failed. Warnings do not change it.`,
 		if err != nil {
 			return usageError{err}
 		}
-		ctx, stop := untilSignal()
+		ctx, stop := untilSignal(endings()...)
 		defer stop()
 		return d.run(ctx, loaded.Config, cmd.OutOrStdout())
 	}

@@ -72,7 +72,7 @@ func (t *encodingTest) run() error {
 		}
 		t.cfg.ServerCommand, t.cfg.Build = []string{self, "serve", "--log-level=warn"}, versionText()
 	}
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	result, err := encoding.Run(ctx, t.cfg, t.out.say)
 	if fault, ok := errors.AsType[encoding.ConfigError](err); ok {

@@ -50,7 +50,7 @@ func serveFloor(listen, addressesFile string) error {
 	// Nothing is allocated once everyone is connected: a collection would be a cost
 	// that is not the kernel's.
 	debug.SetGCPercent(-1)
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	defer context.AfterFunc(ctx, server.Stop)()
 	return server.Serve()
@@ -64,7 +64,7 @@ func serveBare(listen, addressesFile string) error {
 	if err := tellAddress(addressesFile, server.Addr().String()); err != nil {
 		return err
 	}
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	defer context.AfterFunc(ctx, server.Stop)()
 	return server.Serve()

@@ -138,7 +138,7 @@ func (o *output) measure(c *loadtest.Common, run func(context.Context, loadtest.
 	if err := completeServer(c); err != nil {
 		return err
 	}
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	progress := o.progress()
 	result, err := run(ctx, progress)

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -69,7 +70,15 @@ func exitCode(err error) int {
 	if exit, ok := errors.AsType[exitError](err); ok {
 		return exit.code
 	}
-	fmt.Fprintln(os.Stderr, "pubsubd:", err)
+	said := make(chan struct{})
+	go func() {
+		fmt.Fprintln(os.Stderr, "pubsubd:", err)
+		close(said)
+	}()
+	select {
+	case <-said:
+	case <-time.After(time.Second): // a full pipe that nobody reads holds no process
+	}
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}

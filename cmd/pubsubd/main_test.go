@@ -219,7 +219,10 @@ func startServe(t *testing.T, cmd *exec.Cmd, env []string, args ...string) *serv
 	s := &served{T: t, cmd: cmd, stderr: newWrote(t), addresses: filepath.Join(t.TempDir(), "addresses")}
 	cmd.Args = append(cmd.Args, "serve", "--listen-public=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--addresses-file", s.addresses)
 	cmd.Args = append(cmd.Args, args...)
-	cmd.Env, cmd.Stderr = env, s.stderr.File
+	cmd.Env = env
+	if cmd.Stderr == nil {
+		cmd.Stderr = s.stderr.File
+	}
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	return s

@@ -144,7 +144,7 @@ func (t *suiteTest) tryFiles() error {
 }
 
 func (t *suiteTest) measure(suite *scenarios.Suite) error {
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	progress := t.out.progress()
 	result, interrupted := suite.Run(ctx, progress)

@@ -211,7 +211,7 @@ func (p *publishing) options(idempotencyKey string) []pubsub.PublishOption {
 // publishLines publishes each line, and prints how many were published. After a signal it still
 // waits for the answer to the line in flight, so that the number is exact.
 func (p *publishing) publishLines() error {
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	defer func() { fmt.Fprintln(p.notes, "pubsubd: messages published:", p.published) }()
 	scanner := bufio.NewScanner(p.in)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"os/signal"
 	"sync"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/daemon"
@@ -45,22 +43,17 @@ func serve(load func() (config.Config, error)) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
-	signal.Ignore(syscall.SIGXFSZ) // a write beyond the file size limit of the process then returns an error
+	ctx, stop := untilSignal(syscall.SIGTERM, os.Interrupt)
+	defer stop()
 	cfg, err := load()
 	if err != nil {
 		return usageError{err}
 	}
-	log, err := newLogger(cfg.Log)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Sync() }() // a terminal cannot be synced, and says so
-	defer zap.RedirectStdLog(log)()   // net/http's client has no other log
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	context.AfterFunc(ctx, stop) // from then on a signal ends the process at once
+	log := daemon.NewLog(os.Stderr, cfg.Log, versionText())
+	defer log.Close()
+	defer zap.RedirectStdLog(log.Logger)() // net/http's client has no other log
 
-	d, err := daemon.Start(ctx, cfg, log, versionText())
+	d, err := daemon.Start(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
@@ -82,19 +75,4 @@ func reloadOn(hangups <-chan os.Signal, over <-chan struct{}, reload func()) {
 			return
 		}
 	}
-}
-
-// newLogger logs to standard error, in the form that cfg says. It takes all entries of every
-// level: the daemon chooses among them.
-func newLogger(cfg config.Log) (*zap.Logger, error) {
-	c := zap.NewProductionConfig()
-	c.Level = zap.NewAtomicLevelAt(zap.DebugLevel)
-	c.EncoderConfig.EncodeTime = zapcore.RFC3339NanoTimeEncoder
-	c.EncoderConfig.EncodeDuration = zapcore.StringDurationEncoder
-	c.DisableCaller, c.DisableStacktrace, c.Sampling = true, true, nil
-	if cfg.Format == "console" {
-		c.Encoding = "console"
-		c.EncoderConfig.EncodeLevel = zapcore.CapitalLevelEncoder
-	}
-	return c.Build()
 }

@@ -62,7 +62,7 @@ func runSoak(cfg soak.Config, out *output) error {
 	}
 	defer out.close()
 	cfg.ServerCommand = []string{self, "serve"}
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	result, err := soak.Run(ctx, cfg, out.say)
 	if fault, ok := errors.AsType[soak.ConfigError](err); ok {

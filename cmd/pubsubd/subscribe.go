@@ -79,7 +79,7 @@ func (s *subscribing) run(args []string) error {
 		return err
 	}
 	defer client.Close()
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	return s.subscribe(ctx, client, starts)
 }

@@ -105,7 +105,7 @@ func (t *throttleTest) run() error {
 		return usageError{err}
 	}
 	defer t.out.close()
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	progress := t.out.progress()
 	code, err := t.measure(ctx, progress)

@@ -74,7 +74,7 @@ func (t *transportsTest) run() error {
 		return usageError{err}
 	}
 	defer t.out.close()
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(endings()...)
 	defer stop()
 	progress := t.out.progress()
 	result, err := transports.Run(ctx, t.cfg, progress)

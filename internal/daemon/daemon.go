@@ -82,10 +82,10 @@ type Daemon struct {
 }
 
 // New builds a daemon's parts. cfg must be valid. log takes entries of every level; cfg
-// chooses among them. New fails if the certificate, a file of keys, the file of revocations or
+// chooses among them. m is of this daemon alone. New fails if the certificate, a file of keys, the file of revocations or
 // the state file cannot be used, or if another running daemon has one of the last two. These
 // are this daemon's until Listen fails or Run returns.
-func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err error) {
+func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err error) {
 	level := zap.NewAtomicLevelAt(levelOf(cfg))
 	all := log // for the access log, which has no level
 	log = log.WithOptions(zap.IncreaseLevel(level), zap.WrapCore(withoutFloods))
@@ -94,8 +94,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 	if err != nil {
 		return nil, err
 	}
-	m := metrics.New(version)
-	traces, err := observe.NewTraces(cfg.Tracing, version, m, log)
+	traces, err := observe.NewTraces(cfg.Tracing, m, log)
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -68,7 +69,7 @@ func startWith(t *testing.T, change func(c *config.Config), changeMade func(d *D
 		change(&cfg)
 	}
 	core, logged := observer.New(zapcore.DebugLevel) // the daemon applies its own level
-	made, err := New(cfg, zap.New(core), "test")
+	made, err := New(cfg, zap.New(core), metrics.New("test"))
 	require.NoError(t, err)
 	changeMade(made)
 	ctx, stop := context.WithCancel(context.Background())
@@ -210,7 +211,7 @@ func TestAnAddressInUseIsAnErrorThatNamesTheSetting(t *testing.T) {
 	} {
 		cfg := config.Default()
 		cfg.Listen = listen
-		d, err := New(cfg, zap.NewNop(), "test")
+		d, err := New(cfg, zap.NewNop(), metrics.New("test"))
 		require.NoError(t, err)
 		err = d.Listen()
 		require.ErrorContains(t, err, "address already in use")
@@ -297,7 +298,7 @@ func (d *running) staysBehind() bool {
 }
 
 func TestReadinessFailsWithItsReasonWhileDraining(t *testing.T) {
-	d, err := New(config.Default(), zap.NewNop(), "test")
+	d, err := New(config.Default(), zap.NewNop(), metrics.New("test"))
 	require.NoError(t, err)
 	require.Equal(t, "starting", d.whyNotReady())
 	d.notReady("draining")

@@ -21,6 +21,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	sess "github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -105,7 +106,7 @@ func startSide(t testing.TB, lane string, origins ...string) *side {
 	cfg.Transport.MaxOutputDelay = 20 * time.Millisecond
 	cfg.Broker.HistoryAge = time.Hour
 	cfg.Session.InactivityTimeout = time.Hour
-	d, err := New(cfg, zap.NewNop(), "test")
+	d, err := New(cfg, zap.NewNop(), metrics.New("test"))
 	require.NoError(t, err)
 	require.NoError(t, d.Listen())
 	ctx, stop := context.WithCancel(context.Background())

@@ -23,6 +23,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -99,7 +100,7 @@ func TestARemovedKeyEndsSessionsWithinASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config.Default()
 		cfg.Auth.APIKeys = file
-		d, err := New(cfg, zap.NewNop(), "test")
+		d, err := New(cfg, zap.NewNop(), metrics.New("test"))
 		require.NoError(t, err)
 		defer d.broker.Close()
 		defer d.release()
@@ -167,18 +168,18 @@ func TestOneDaemonHasTheFileOfRevocations(t *testing.T) {
 	d := start(t, change)
 	cfg := config.Default()
 	change(&cfg)
-	_, err := New(cfg, zap.NewNop(), "test")
+	_, err := New(cfg, zap.NewNop(), metrics.New("test"))
 	require.ErrorContains(t, err, "is in use by another daemon")
 	require.NoError(t, d.wait())
 
 	cfg.StateFile = filepath.Join(folder, "gone", "state")
-	_, err = New(cfg, zap.NewNop(), "test")
+	_, err = New(cfg, zap.NewNop(), metrics.New("test"))
 	require.ErrorContains(t, err, "state")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
 	cfg.StateFile, cfg.Listen.Public = "", taken.Addr().String()
-	second, err := New(cfg, zap.NewNop(), "test")
+	second, err := New(cfg, zap.NewNop(), metrics.New("test"))
 	require.NoError(t, err, "what failed has released the file")
 	require.Error(t, second.Listen())
 	start(t, change)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
 // A shown is what a client learns from a TLS handshake.
@@ -154,7 +155,7 @@ func TestADaemonDoesNotStartWithoutItsCertificate(t *testing.T) {
 	pair := certtest.New(t)
 	cfg.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key}
 	require.NoError(t, os.Remove(pair.Key))
-	_, err := New(cfg, zap.NewNop(), "test")
+	_, err := New(cfg, zap.NewNop(), metrics.New("test"))
 	require.ErrorContains(t, err, "tls.key")
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -128,7 +129,7 @@ func TestAnUnusableStateFileFailsTheStart(t *testing.T) {
 	} {
 		cfg := config.Default()
 		cfg.StateFile = path
-		_, err := New(cfg, zap.NewNop(), "test")
+		_, err := New(cfg, zap.NewNop(), metrics.New("test"))
 		require.ErrorContains(t, err, why)
 		require.ErrorContains(t, err, "--state")
 	}
@@ -145,7 +146,7 @@ func TestAFailedListenLeavesTheStateFile(t *testing.T) {
 	other := start(t, nil)
 	cfg := config.Default()
 	cfg.StateFile, cfg.Listen = path, config.Listen{Public: other.PublicAddr(), Admin: "127.0.0.1:0"}
-	d, err := New(cfg, zap.NewNop(), "test")
+	d, err := New(cfg, zap.NewNop(), metrics.New("test"))
 	require.NoError(t, err)
 	require.Error(t, d.Listen())
 
@@ -182,7 +183,7 @@ func listening(t *testing.T, path string) *Daemon {
 	t.Helper()
 	cfg := config.Default()
 	cfg.StateFile, cfg.Listen = path, config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
-	d, err := New(cfg, zap.NewNop(), "test")
+	d, err := New(cfg, zap.NewNop(), metrics.New("test"))
 	require.NoError(t, err)
 	require.NoError(t, d.Listen())
 	return d
@@ -219,7 +220,7 @@ func TestTwoDaemonsDoNotShareAStateFile(t *testing.T) {
 	wantRefused := func() {
 		cfg := config.Default()
 		cfg.StateFile = path
-		_, err := New(cfg, zap.NewNop(), "test")
+		_, err := New(cfg, zap.NewNop(), metrics.New("test"))
 		require.ErrorContains(t, err, path+" is in use by another daemon")
 		require.ErrorContains(t, err, "--state")
 	}

@@ -94,7 +94,7 @@ func TestADamagedLogRefusesTheStart(t *testing.T) {
 		cfg := config.Default()
 		cfg.Listen = config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
 		loggedIn(dir)(&cfg)
-		d, err := New(cfg, zap.NewNop(), "test")
+		d, err := New(cfg, zap.NewNop(), metrics.New("test"))
 		require.NoError(t, err)
 		require.NoError(t, d.Listen())
 		err = d.Run(t.Context())
@@ -115,7 +115,7 @@ func TestTwoDaemonsDoNotShareALog(t *testing.T) {
 	had := one.published()
 	cfg := config.Default()
 	loggedIn(dir)(&cfg)
-	_, err := New(cfg, zap.NewNop(), "test")
+	_, err := New(cfg, zap.NewNop(), metrics.New("test"))
 	require.ErrorContains(t, err, dir+" is in use by another daemon or command")
 	require.ErrorContains(t, err, "give each daemon its own store.dir")
 	require.NoError(t, one.wait())
@@ -128,7 +128,7 @@ func TestAFolderThatCannotBeUsedFailsTheStart(t *testing.T) {
 	for _, dir := range []string{file, "/proc/store"} {
 		cfg := config.Default()
 		loggedIn(dir)(&cfg)
-		_, err := New(cfg, zap.NewNop(), "test")
+		_, err := New(cfg, zap.NewNop(), metrics.New("test"))
 		require.ErrorContains(t, err, "store: ")
 		require.ErrorContains(t, err, "store.dir must name a folder that the daemon can write to")
 	}

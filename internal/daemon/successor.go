@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"io"
 	"path/filepath"
 
 	"go.uber.org/zap"
@@ -10,23 +11,38 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/durable"
 	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/observe"
 )
+
+// A Log is the log and the metrics of one daemon, which outlast it: the log counts what it
+// drops. The owner calls Close at the end.
+type Log struct {
+	*observe.Log
+	metrics *metrics.Metrics
+}
+
+// NewLog returns a log that is written to a file such as os.Stderr.
+func NewLog(to io.Writer, cfg config.Log, version string) *Log {
+	m := metrics.New(version)
+	return &Log{observe.NewLog(to, cfg.Format, m.LogDropped), m}
+}
 
 // Start calls New and Listen. It takes the sockets that the service manager passes. With
 // listen.reuseport it first listens beside the daemon that runs, so that no connection is
 // refused when that ends, and waits until that daemon releases its files.
-func Start(ctx context.Context, cfg config.Config, log *zap.Logger, version string) (d *Daemon, err error) {
+func Start(ctx context.Context, cfg config.Config, log *Log) (d *Daemon, err error) {
 	sockets, err := listen.Inherit()
 	if err != nil {
 		return nil, err
 	}
 	defer sockets.Close() // those that no listener has taken
 	if cfg.Listen.ReusePort {
-		if err := succeed(ctx, cfg, sockets, log); err != nil {
+		if err := succeed(ctx, cfg, sockets, log.Logger); err != nil {
 			return nil, err
 		}
 	}
-	if d, err = New(cfg, log, version); err != nil {
+	if d, err = New(cfg, log.Logger, log.metrics); err != nil {
 		return nil, err
 	}
 	d.sockets = sockets

@@ -33,6 +33,7 @@ func TestMetricsDocument(t *testing.T) {
 	m.DroppedEvents("full")
 	m.CredentialsRefused.WithLabelValues("")
 	m.KeyReadsFailed.WithLabelValues("")
+	m.LogDropped.WithLabelValues("")
 	got, told := document(t, m)
 	require.Equal(t, described(m), told, "give every metric a sample here")
 	if *update {

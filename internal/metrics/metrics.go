@@ -17,6 +17,7 @@ import (
 // Metrics are the daemon's counters and histograms. They may be used concurrently.
 type Metrics struct {
 	Registry *prometheus.Registry
+	Version  string // of the daemon
 
 	Published      prometheus.Counter
 	PublishedBytes prometheus.Counter
@@ -70,6 +71,7 @@ type Metrics struct {
 	Store Store
 
 	AccessLogDropped prometheus.Counter
+	LogDropped       *prometheus.CounterVec // by level
 	Spans            *prometheus.CounterVec // by outcome: SpansSent, …
 
 	hookCalls   *prometheus.CounterVec
@@ -139,6 +141,7 @@ func New(version string) *Metrics {
 	f := maker{promauto.With(registry)}
 	m := &Metrics{
 		Registry:         registry,
+		Version:          version,
 		Published:        f.counter("messages_published_total", "Messages accepted from publishers."),
 		PublishedBytes:   f.counter("messages_published_bytes_total", "Payload bytes of accepted messages."),
 		Refused:          f.counters("requests_refused_total", "Refused requests, by the code of the problem.", "code"),
@@ -171,6 +174,7 @@ func New(version string) *Metrics {
 	}
 	m.Store = newStore(f)
 	m.AccessLogDropped = f.counter("access_log_dropped_total", "Entries of the access log that were dropped because the log is written too slowly.")
+	m.LogDropped = f.counters("log_dropped_total", "Lines of the log that were dropped because its reader was too slow or had ended, by level: debug, info, warn, or error.", "level")
 	m.Spans = f.counters("spans_total", "Spans of traces, by outcome: sent (to the collector), failed (the collector did not take them), dropped (too many spans waited; a trace that did not begin, because 100 had begun in that second, counts as one).", "outcome")
 	fromZero(m.Spans, []string{SpansSent, SpansFailed, SpansDropped})
 	m.TokensVerified = f.counter("tokens_verified_total", "Tokens that the daemon verified and accepted, without those found in the cache.")

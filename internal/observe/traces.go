@@ -70,7 +70,7 @@ const (
 // NewTraces returns the traces that cfg asks for, or nil if it has no endpoint. The environment
 // variables OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES apply.
 // The owner calls Close.
-func NewTraces(cfg TracesConfig, version string, m *metrics.Metrics, log *zap.Logger) (*Traces, error) {
+func NewTraces(cfg TracesConfig, m *metrics.Metrics, log *zap.Logger) (*Traces, error) {
 	if cfg.Endpoint == "" {
 		return nil, nil
 	}
@@ -83,7 +83,7 @@ func NewTraces(cfg TracesConfig, version string, m *metrics.Metrics, log *zap.Lo
 		return nil, err
 	}
 	of, err := resource.New(context.Background(), resource.WithTelemetrySDK(), resource.WithHost(),
-		resource.WithAttributes(attribute.String("service.name", "pubsubd"), attribute.String("service.version", version)), resource.WithFromEnv())
+		resource.WithAttributes(attribute.String("service.name", "pubsubd"), attribute.String("service.version", m.Version)), resource.WithFromEnv())
 	if err != nil {
 		return nil, err
 	}

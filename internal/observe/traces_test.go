@@ -181,7 +181,7 @@ func TestSpansAreBoundedIfTheCollectorHangs(t *testing.T) {
 	defer server.Close()
 	defer close(hangs)
 	m := metrics.New("test")
-	traces, err := NewTraces(TracesConfig{Endpoint: server.URL}, "v1", m, zap.NewNop())
+	traces, err := NewTraces(TracesConfig{Endpoint: server.URL}, m, zap.NewNop())
 	require.NoError(t, err)
 	traces.calls.SetLimit(1e9)
 	traces.calls.SetBurst(1e9)
@@ -236,7 +236,7 @@ func TestACollectorThatRefusesIsCountedAndLogged(t *testing.T) {
 	core, logged := observer.New(zap.InfoLevel)
 	m := metrics.New("test")
 	for _, path := range []string{"", "/", "/v1/traces", "/?", "/v1/traces?"} {
-		traces, err := NewTraces(TracesConfig{Endpoint: server.URL + path, Sample: 1}, "v1", m, zap.New(core))
+		traces, err := NewTraces(TracesConfig{Endpoint: server.URL + path, Sample: 1}, m, zap.New(core))
 		require.NoError(t, err)
 		_, span := traces.Publish(t.Context(), "a")
 		span.End(wire.Published{}, nil)
@@ -250,7 +250,7 @@ func TestACollectorThatRefusesIsCountedAndLogged(t *testing.T) {
 
 func TestHeadersThatCannotBeReadAreRefusedWithoutTheirText(t *testing.T) {
 	t.Setenv(headersVariable, "secret")
-	_, err := NewTraces(TracesConfig{Endpoint: "http://127.0.0.1:1"}, "v1", metrics.New("test"), zap.NewNop())
+	_, err := NewTraces(TracesConfig{Endpoint: "http://127.0.0.1:1"}, metrics.New("test"), zap.NewNop())
 	require.ErrorContains(t, err, headersVariable)
 	require.NotContains(t, err.Error(), "secret")
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/daemon"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -214,7 +215,7 @@ func startRealDaemon(t *testing.T, change func(*config.Config)) *daemon.Daemon {
 	if change != nil {
 		change(&cfg)
 	}
-	d, err := daemon.New(cfg, zap.NewNop(), "test")
+	d, err := daemon.New(cfg, zap.NewNop(), metrics.New("test"))
 	require.NoError(t, err)
 	require.NoError(t, d.Listen())
 	ctx, stop := context.WithCancel(context.Background())
