@@ -40,6 +40,11 @@ type Config struct {
 	// revocations, which must remember a token until it expires. Default 24 h.
 	TokenMaxAge time.Duration
 
+	// CertificateMaxAge is how long a client's certificate may be valid, from notBefore to
+	// notAfter. It bounds the list of revocations, too. 0: any time; with Certificates, the
+	// revocation of a subject is then kept without end.
+	CertificateMaxAge time.Duration
+
 	// PublicClaims are the claims of a token that others may see. Default none.
 	PublicClaims []string
 
@@ -79,20 +84,21 @@ func (c Config) CheckAPIKeys() error {
 }
 
 // An Authority verifies credentials and remembers their grants. All methods may be called
-// concurrently. Its owner runs Run, calls Refresh every second, and closes it.
+// concurrently. Its owner runs Run, and closes it.
 type Authority struct {
 	// immutable
-	verifier     verifier
-	anonymous    *Grant
-	certificates string
-	jwks         *jwks        // nil: none
-	apiKeys      *apiKeys     // nil: none
-	revocations  *Revocations // nil: none
-	log          *zap.Logger
-	verified     prometheus.Counter
-	hits         prometheus.Counter
-	refused      *prometheus.CounterVec
-	failures     prometheus.Counter
+	verifier          verifier
+	anonymous         *Grant
+	certificates      string        // the rights of clients with one
+	certificateMaxAge time.Duration // 0: any
+	jwks              *jwks         // nil: none
+	apiKeys           *apiKeys      // nil: none
+	revocations       *Revocations  // nil: none
+	log               *zap.Logger
+	verified          prometheus.Counter
+	hits              prometheus.Counter
+	refused           *prometheus.CounterVec
+	failures          prometheus.Counter
 
 	trust     atomic.Pointer[trust] // in force; see rebuild
 	distrust  atomic.Bool           // a key is not trusted any more, and Refresh has not said so
@@ -120,17 +126,18 @@ func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Authority, error) {
 		return nil, fmt.Errorf("auth.keys: %w", err)
 	}
 	a := &Authority{
-		verifier:     verifier{cfg.Issuer, cfg.Audience, cfg.Type, cfg.TokenMaxAge, cfg.PublicClaims},
-		anonymous:    &Grant{},
-		certificates: cfg.Certificates,
-		log:          log.Named("auth"),
-		verified:     m.TokensVerified,
-		hits:         m.TokenCacheHits,
-		refused:      m.CredentialsRefused,
-		failures:     m.KeyReadsFailed.WithLabelValues("file"),
-		tokens:       cache{most: tokensBytes},
-		certified:    cache{most: certificatesBytes},
-		files:        files,
+		verifier:          verifier{cfg.Issuer, cfg.Audience, cfg.Type, cfg.TokenMaxAge, cfg.PublicClaims},
+		anonymous:         &Grant{},
+		certificates:      cfg.Certificates,
+		certificateMaxAge: cfg.CertificateMaxAge,
+		log:               log.Named("auth"),
+		verified:          m.TokensVerified,
+		hits:              m.TokenCacheHits,
+		refused:           m.CredentialsRefused,
+		failures:          m.KeyReadsFailed.WithLabelValues("file"),
+		tokens:            cache{most: tokensBytes},
+		certified:         cache{most: certificatesBytes},
+		files:             files,
 	}
 	if cfg.Anonymous != "" {
 		if a.anonymous.Rights, err = ParseRights([]byte(cfg.Anonymous), ""); err != nil {
@@ -144,7 +151,11 @@ func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Authority, error) {
 		}
 	}
 	if cfg.Revocations != "" { // the last step that can fail
-		if a.revocations, err = OpenRevocations(cfg.Revocations, cfg.TokenMaxAge, a.log, now); err != nil {
+		subjects := cfg.TokenMaxAge
+		if cfg.Certificates != "" {
+			subjects = cfg.CertificateMaxAge
+		}
+		if a.revocations, err = OpenRevocations(cfg.Revocations, cfg.TokenMaxAge, subjects, a.log, now); err != nil {
 			return nil, err
 		}
 	}

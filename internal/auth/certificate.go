@@ -40,6 +40,10 @@ func (a *Authority) byCertificate(shown *tls.ConnectionState, now time.Time) (*G
 		if !ok {
 			return nil, refuse(badClaims, "issue another certificate", "the certificate's common name must have 1 to %d bytes without control characters", maxSubjectBytes)
 		}
+		if age := leaf.NotAfter.Sub(leaf.NotBefore); a.certificateMaxAge > 0 && age > a.certificateMaxAge {
+			return nil, refuse(badClaims, "issue certificates that expire earlier, or raise tls.client_max_age",
+				"the certificate is valid for %v (notAfter, notBefore), more than tls.client_max_age: %v", age, a.certificateMaxAge)
+		}
 		rights, err := ParseRights([]byte(a.certificates), name)
 		if err != nil {
 			panic("BUG: auth.certificates was valid: " + err.Error())

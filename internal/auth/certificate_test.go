@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -140,4 +141,79 @@ func TestACertificateAllocatesNothing(t *testing.T) {
 	g, err := a.Identify(c)
 	require.NoError(t, err)
 	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = a.Identify(c); a.Revoked(g) }))
+}
+
+// A revocation of a subject outlives each of its certificates: without end, or for
+// tls.client_max_age, if no certificate may be valid for longer.
+func TestTheRevocationOfASubjectOutlivesItsCertificates(t *testing.T) {
+	for name, c := range map[string]struct {
+		certificates bool
+		maxAge       time.Duration
+		kept         time.Duration // 0: without end
+	}{
+		"no certificates":         {false, 0, day},
+		"certificates":            {true, 0, 0},
+		"certificates of a year":  {true, 365 * day, 365 * day},
+		"certificates of an hour": {true, time.Hour, day}, // of tokens
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := withCertificates(t, func(set *Config) {
+					set.Revocations, set.CertificateMaxAge = filepath.Join(t.TempDir(), "revocations"), c.maxAge
+					if !c.certificates {
+						set.Certificates = ""
+					}
+				})
+				defer a.Close()
+				require.NoError(t, a.Revocations().Add("host", "", time.Now()))
+				require.NoError(t, a.Revocations().Add("", "t-1", time.Now()))
+				time.Sleep(day + revocationSlack + time.Second)
+				list := a.Revocations().List(10, time.Now())
+				if c.kept == day {
+					require.Empty(t, list.Revocations)
+					return
+				}
+				require.Len(t, list.Revocations, 1, "that of the token has ended")
+				require.Equal(t, "host", list.Revocations[0].Subject)
+				if c.kept == 0 {
+					require.Zero(t, list.Revocations[0].Until)
+					time.Sleep(100 * 365 * day)
+					require.Equal(t, 1, a.Revocations().List(10, time.Now()).Held)
+					return
+				}
+				require.Equal(t, c.kept+revocationSlack, time.Duration(list.Revocations[0].Until-list.Revocations[0].Time)*time.Millisecond)
+				time.Sleep(c.kept)
+				require.Zero(t, a.Revocations().List(10, time.Now()).Held)
+			})
+		})
+	}
+}
+
+func TestCertificatesThatAreValidForTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := withCertificates(t, func(c *Config) { c.CertificateMaxAge = 30 * day })
+		now := time.Now()
+		wantCertificate(t, a, shown("host", now, now.Add(30*day), ca("ours")), "", "")
+		wantCertificate(t, a, shown("host", now, now.Add(30*day+time.Second), ca("ours")), wire.CodeUnauthorized, "more than tls.client_max_age")
+	})
+}
+
+// A full list that has no end says so.
+func TestAFullListOfRevocationsWithoutEnd(t *testing.T) {
+	r, err := OpenRevocations(filepath.Join(t.TempDir(), "revocations"), day, 0, zap.NewNop(), start)
+	require.NoError(t, err)
+	defer r.Close()
+	r.most = 2
+	require.NoError(t, r.Add("ann", "", start))
+	require.NoError(t, r.Add("", "t-1", start))
+	var p *wire.Problem
+	require.ErrorAs(t, r.Add("bob", "", start), &p)
+	require.Contains(t, p.Detail, "the next ends at", "a token's")
+	later := start.Add(day + revocationSlack + time.Second)
+	require.NoError(t, r.Add("bob", "", later))
+	require.ErrorAs(t, r.Add("cid", "", later), &p)
+	require.Equal(t, wire.CodeOverloaded, p.Code)
+	require.Contains(t, p.Detail, "none ends")
+	require.Contains(t, p.Remedy, "tls.client_max_age")
+	require.NoError(t, r.Add("ann", "", later.Add(time.Second)), "again")
 }

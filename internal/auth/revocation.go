@@ -2,12 +2,14 @@ package auth
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -27,8 +29,8 @@ import (
 // what Add has acknowledged outlasts a crash. All methods may be called concurrently, those
 // that only read also on nil, which revokes nothing.
 //
-// A revocation is dropped once every token that it refuses has expired. Until then it stays:
-// when the list is full, Add fails.
+// A revocation is dropped once every token and certificate that it refuses has expired. Until
+// then it stays: when the list is full, Add fails.
 //
 // The file has a line for each revocation, the oldest first: the CRC-32C of the rest in eight
 // hexadecimal digits, a space, and a JSON object.
@@ -37,8 +39,8 @@ import (
 //	8a3f0c1e {"subject":"alice","time":1764043200000}
 //	51d2b7aa {"token_id":"4f1c9a","time":1764043260000}
 type Revocations struct {
-	path string // immutable, like the fields up to lock
-	keep time.Duration
+	path string           // immutable, like the fields up to lock
+	keep [2]time.Duration // by kind: how long a revocation is kept; 0: without end
 	most int
 	log  *zap.Logger
 	lock *os.File // another daemon cannot open the file
@@ -51,11 +53,24 @@ type Revocations struct {
 
 	mu    sync.RWMutex      // guards the fields below; taken after writing, and never during I/O
 	times map[revokee]int64 // when each was revoked last, in Unix milliseconds
-	order []timedRevokee    // oldest first; those that were revoked again later are stale
+	order [2][]timedRevokee // by kind, oldest first; those that were revoked again later are stale
 }
+
+// Kinds of revocations.
+const (
+	ofToken = iota
+	ofSubject
+)
 
 // A revokee is a subject or the id of a token.
 type revokee struct{ subject, tokenID string }
+
+func (of revokee) kind() int {
+	if of.tokenID != "" {
+		return ofToken
+	}
+	return ofSubject
+}
 
 type timedRevokee struct {
 	revokee
@@ -76,8 +91,8 @@ const (
 	// maxTokenIDBytes bounds the id of a revoked token.
 	maxTokenIDBytes = 256
 
-	// revocationSlack is how much longer than auth.token_max_age a revocation is kept. It is
-	// more than the tolerance for clocks when exp is checked.
+	// revocationSlack is how much longer than tokens and certificates may be valid a revocation is
+	// kept. It is more than the tolerance for clocks when exp is checked.
 	revocationSlack = 10 * time.Minute
 
 	// maxStaleLines is how many lines that do not count any more the file may have, besides as
@@ -88,12 +103,14 @@ const (
 	maxRevocationLine = 4096
 )
 
-// OpenRevocations reads the file at path, or makes it, and locks it until Close. maxAge is how
-// long a token may be valid. An error says what is wrong with the file, and where.
-func OpenRevocations(path string, maxAge time.Duration, log *zap.Logger, now time.Time) (*Revocations, error) {
-	r := &Revocations{
-		path: path, keep: maxAge + revocationSlack, most: maxRevocations, log: log,
-		times: make(map[revokee]int64),
+// OpenRevocations reads the file at path, or makes it, and locks it until Close. tokens is how
+// long a token may be valid. subjects is how long a token or certificate of a subject may be;
+// 0: without end. An error says what is wrong with the file, and where.
+func OpenRevocations(path string, tokens, subjects time.Duration, log *zap.Logger, now time.Time) (*Revocations, error) {
+	r := &Revocations{path: path, most: maxRevocations, log: log, times: make(map[revokee]int64)}
+	r.keep[ofToken] = tokens + revocationSlack
+	if subjects > 0 {
+		r.keep[ofSubject] = max(tokens, subjects) + revocationSlack
 	}
 	if err := r.open(now); err != nil {
 		r.Close()
@@ -243,9 +260,13 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 	switch was, again, free := r.find(added.revokee); {
 	case again && was >= added.time:
 		return nil // the same millisecond, or the clock went back
-	case !again && free.After(now):
+	case again || free.IsZero():
+	case free.Equal(never):
+		return wire.NewProblem(wire.CodeOverloaded, "refuse all certificates of an authority: remove it from tls.client_ca; later set tls.client_max_age, so that revocations end",
+			"the list of revocations is full: it has %d, and none ends, because certificates may be valid for any time", r.most)
+	case free.After(now):
 		return wire.NewProblem(wire.CodeOverloaded, "wait, or refuse all tokens: replace the keys of auth.keys",
-			"the list of revocations is full: it has %d, and the oldest expires at %s", r.most, free.UTC().Format(time.RFC3339)).Retry(free.Sub(now))
+			"the list of revocations is full: it has %d, and the next ends at %s", r.most, free.UTC().Format(time.RFC3339)).Retry(free.Sub(now))
 	}
 	if err := r.write(added); err != nil {
 		r.log.Error("cannot write auth.revocations", zap.Error(err))
@@ -257,16 +278,31 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 	return nil
 }
 
+// never is later than the end of any revocation.
+var never = time.UnixMilli(math.MaxInt64)
+
 // find returns when something was revoked, if it was. free is when the list has a place for
 // another; zero: it has one.
 func (r *Revocations) find(of revokee) (was int64, again bool, free time.Time) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if len(r.times) >= r.most {
-		free = time.UnixMilli(r.order[0].time).Add(r.keep)
+		free = never
+		for kind, order := range r.order {
+			if len(order) > 0 && r.keep[kind] > 0 {
+				free = earlier(free, time.UnixMilli(order[0].time).Add(r.keep[kind]))
+			}
+		}
 	}
 	was, again = r.times[of]
 	return was, again, free
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // write appends a revocation to the file and syncs the file. After an error, and if many of
@@ -363,7 +399,10 @@ func (r *Revocations) rewrite(added ...timedRevokee) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.order = counting
+	r.order = [2][]timedRevokee{}
+	for _, t := range counting {
+		r.order[t.kind()] = append(r.order[t.kind()], t)
+	}
 	return nil
 }
 
@@ -372,11 +411,14 @@ func (r *Revocations) counting() []timedRevokee {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	all := make([]timedRevokee, 0, len(r.times))
-	for _, t := range r.order {
-		if r.times[t.revokee] == t.time {
-			all = append(all, t)
+	for _, order := range r.order {
+		for _, t := range order {
+			if r.times[t.revokee] == t.time {
+				all = append(all, t)
+			}
 		}
 	}
+	slices.SortStableFunc(all, func(a, b timedRevokee) int { return cmp.Compare(a.time, b.time) })
 	return all
 }
 
@@ -384,23 +426,28 @@ func (r *Revocations) counting() []timedRevokee {
 func (r *Revocations) put(t timedRevokee) {
 	if was, ok := r.times[t.revokee]; !ok || was < t.time {
 		r.times[t.revokee] = t.time
-		r.order = append(r.order, t)
+		r.order[t.kind()] = append(r.order[t.kind()], t)
 	}
 }
 
-// prune drops the revocations of tokens that have all expired.
+// prune drops the revocations of tokens and certificates that have all expired.
 func (r *Revocations) prune(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := now.Add(-r.keep).UnixMilli()
-	gone := 0
-	for gone < len(r.order) && (r.order[gone].time < before || r.times[r.order[gone].revokee] != r.order[gone].time) {
-		if t := r.order[gone]; r.times[t.revokee] == t.time {
-			delete(r.times, t.revokee)
+	for kind, order := range r.order {
+		before, gone := now.Add(-r.keep[kind]).UnixMilli(), 0
+		for ; gone < len(order); gone++ {
+			t := order[gone]
+			counts := r.times[t.revokee] == t.time
+			if counts && (r.keep[kind] == 0 || t.time >= before) {
+				break
+			}
+			if counts {
+				delete(r.times, t.revokee)
+			}
 		}
-		gone++
+		r.order[kind] = order[gone:]
 	}
-	r.order = r.order[gone:]
 }
 
 // Revoked reports whether the token or certificate of a grant is revoked. It does not allocate.
@@ -431,9 +478,11 @@ func (r *Revocations) List(n int, now time.Time) wire.RevocationList {
 	list.Held, list.Most = len(all), r.most
 	for i := len(all) - 1; i >= 0 && len(list.Revocations) < n; i-- {
 		t := all[i]
-		list.Revocations = append(list.Revocations, wire.Revocation{
-			Subject: t.subject, TokenID: t.tokenID, Time: t.time, Until: t.time + r.keep.Milliseconds(),
-		})
+		revoked := wire.Revocation{Subject: t.subject, TokenID: t.tokenID, Time: t.time}
+		if keep := r.keep[t.kind()]; keep > 0 {
+			revoked.Until = t.time + keep.Milliseconds()
+		}
+		list.Revocations = append(list.Revocations, revoked)
 	}
 	return list
 }

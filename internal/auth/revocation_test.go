@@ -27,7 +27,7 @@ const day = 24 * time.Hour
 // openRevocations opens a file for the length of the test.
 func openRevocations(t *testing.T, path string, now time.Time) *Revocations {
 	t.Helper()
-	r, err := OpenRevocations(path, day, zap.NewNop(), now)
+	r, err := OpenRevocations(path, day, day, zap.NewNop(), now)
 	require.NoError(t, err)
 	t.Cleanup(r.Close)
 	return r
@@ -125,7 +125,7 @@ func TestAFullListRefusesRevocations(t *testing.T) {
 	var p *wire.Problem
 	require.ErrorAs(t, r.Add("user3", "", now), &p)
 	require.Equal(t, wire.CodeOverloaded, p.Code)
-	require.Contains(t, p.Detail, "the list of revocations is full: it has 3, and the oldest expires at 2026-11-24T04:10:00Z")
+	require.Contains(t, p.Detail, "the list of revocations is full: it has 3, and the next ends at 2026-11-24T04:10:00Z")
 	require.EqualValues(t, (21*time.Hour + 10*time.Minute).Milliseconds(), p.RetryAfterMS)
 	require.False(t, r.Revoked(issued("user3", "", start)))
 	require.NoError(t, r.Add("user1", "", now), "it is in the list")
@@ -205,7 +205,7 @@ func TestATornLastLineIsDropped(t *testing.T) {
 		for _, tail := range []string{"", "\x00\x00\x00"} {
 			require.NoError(t, os.WriteFile(path, append(both[:n:n], tail...), 0o600))
 			core, logged := observer.New(zap.WarnLevel)
-			r, err := OpenRevocations(path, day, zap.New(core), start)
+			r, err := OpenRevocations(path, day, day, zap.New(core), start)
 			require.NoError(t, err)
 			require.Equal(t, min(1, n+len(tail)-len(first)), logged.Len())
 			require.NoError(t, r.Add("cid", "", start))
@@ -218,7 +218,7 @@ func TestATornLastLineIsDropped(t *testing.T) {
 		damaged := append([]byte(nil), both...)
 		damaged[n] ^= 1
 		require.NoError(t, os.WriteFile(path, damaged, 0o600))
-		r, err := OpenRevocations(path, day, zap.NewNop(), start)
+		r, err := OpenRevocations(path, day, day, zap.NewNop(), start)
 		if err == nil { // one line became two, or the reverse
 			r.Close()
 			t.Fatalf("byte %d is damaged, and the file was read", n)
@@ -237,7 +237,7 @@ func TestOnlyAListOfRevocationsIsOpened(t *testing.T) {
 	path := filepath.Join(folder, "other")
 	for _, content := range []string{"precious", "precious\n", "pubsubd revocations 2\n", revocationsHeader[:5], strings.Repeat("x", 10000)} {
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-		_, err := OpenRevocations(path, day, zap.NewNop(), start)
+		_, err := OpenRevocations(path, day, day, zap.NewNop(), start)
 		require.ErrorContains(t, err, path+", line 1: the file is not a list of revocations")
 		kept, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -246,12 +246,12 @@ func TestOnlyAListOfRevocationsIsOpened(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	wantList(t, openRevocations(t, path, start), start)
 
-	_, err := OpenRevocations(path, day, zap.NewNop(), start)
+	_, err := OpenRevocations(path, day, day, zap.NewNop(), start)
 	require.ErrorContains(t, err, path+" is in use by another daemon")
-	_, err = OpenRevocations(filepath.Join(folder, "gone", "revocations"), day, zap.NewNop(), start)
+	_, err = OpenRevocations(filepath.Join(folder, "gone", "revocations"), day, day, zap.NewNop(), start)
 	require.ErrorContains(t, err, "auth.revocations")
 	require.ErrorContains(t, err, "folder that the daemon can write to")
-	_, err = OpenRevocations(folder, day, zap.NewNop(), start)
+	_, err = OpenRevocations(folder, day, day, zap.NewNop(), start)
 	require.Error(t, err)
 }
 
@@ -267,7 +267,7 @@ func TestTheFileIsCompacted(t *testing.T) {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Less(t, strings.Count(string(text), "\n"), 2*maxStaleLines)
-	require.Less(t, len(r.order), 2*maxStaleLines)
+	require.Less(t, len(r.order[ofSubject]), 2*maxStaleLines)
 	now := start.Add(time.Hour)
 	wantList(t, reopen(t, r, now), now, "ann", "bob")
 }
@@ -363,7 +363,7 @@ func TestRevocationsAreUsedConcurrently(t *testing.T) {
 func observed(t *testing.T, path string) (*Revocations, *observer.ObservedLogs) {
 	t.Helper()
 	core, logged := observer.New(zap.InfoLevel)
-	r, err := OpenRevocations(path, day, zap.New(core), start)
+	r, err := OpenRevocations(path, day, day, zap.New(core), start)
 	require.NoError(t, err)
 	t.Cleanup(r.Close)
 	return r, logged

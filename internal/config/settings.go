@@ -61,6 +61,7 @@ func settings(c *Config) []setting {
 		{"tls.cert", restart(path(&c.TLS.Cert)), "File with the certificate in PEM, followed by the intermediate certificates. Clients then connect over TLS, and may use HTTP/2. A reload reads the file again. Not set: no TLS, unless tls.acme.domains is set."},
 		{"tls.key", restart(path(&c.TLS.Key)), "File with the private key of tls.cert, in PEM. A reload reads the file again."},
 		{"tls.client_ca", restart(path(&c.TLS.ClientCA)), "File with the authorities, in PEM, whose certificates clients may show. The common name is the principal; auth.certificates sets its rights. A reload reads the file again. Not set: the daemon asks for no client certificates."},
+		{"tls.client_max_age", restart(duration(&a.CertificateMaxAge, 0)), "Longest time that a certificate of a client may be valid, from notBefore to notAfter. With auth.certificates, the daemon keeps revocations of subjects for as long. 0: any time; then these revocations have no end."},
 		{"tls.acme.domains", restart(domains(&c.ACME.Domains)), "Names for which the daemon gets and renews certificates by ACME, instead of tls.cert. The authority must reach listen.public on port 443, or listen.acme on port 80."},
 		{"tls.acme.email", restart(email(&c.ACME.Email)), "Address to which the authority sends warnings about certificates."},
 		{"tls.acme.directory", restart(directory(&c.ACME.Directory)), "URL of the authority's ACME directory."},

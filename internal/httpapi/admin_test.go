@@ -222,7 +222,7 @@ func TestEveryRouteOfTheAdminListenerIsJudged(t *testing.T) {
 // withRevocations gives the daemon a file for revocations, which its sessions heed.
 func withRevocations(t *testing.T, s settings) parts {
 	t.Helper()
-	list, err := auth.OpenRevocations(filepath.Join(t.TempDir(), "revocations"), time.Hour, zap.NewNop(), time.Now())
+	list, err := auth.OpenRevocations(filepath.Join(t.TempDir(), "revocations"), time.Hour, time.Hour, zap.NewNop(), time.Now())
 	require.NoError(t, err)
 	t.Cleanup(list.Close)
 	s.session.Revoked = list.Revoked

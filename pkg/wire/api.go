@@ -267,5 +267,5 @@ type Revocation struct {
 	Subject string `json:"subject,omitempty"`
 	TokenID string `json:"token_id,omitempty"`
 	Time    int64  `json:"time"`            // Unix milliseconds
-	Until   int64  `json:"until,omitempty"` // when it is dropped, because the tokens have expired; Unix milliseconds
+	Until   int64  `json:"until,omitempty"` // when it is dropped, because what it refuses has expired; Unix milliseconds; 0: never
 }
