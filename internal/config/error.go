@@ -66,7 +66,10 @@ func DidYouMean(name, prefix string, known []string) string {
 	for _, k := range known {
 		low := strings.ToLower(strings.TrimPrefix(k, prefix))
 		d := editDistance(name, low)
-		if isPart(name, low) {
+		switch {
+		case strings.HasSuffix(low, "."+name):
+			d = min(d, 1)
+		case isPart(name, low):
 			d = min(d, 2)
 		}
 		if d < bestAt {
