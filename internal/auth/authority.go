@@ -169,10 +169,29 @@ func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Authority, error) {
 	return a, nil
 }
 
-// Run fetches the keys of the JWKS, if there is one, until ctx ends.
-func (a *Authority) Run(ctx context.Context) {
+// refreshEvery is how late a change of a file may be noticed.
+const refreshEvery = time.Second
+
+// Run refreshes the authority, and fetches the keys of the JWKS, if there is one, until ctx
+// ends. It calls revoked when keys were removed or have changed: then sessions may have grants
+// that are revoked. Nothing else waits for a file system that hangs.
+func (a *Authority) Run(ctx context.Context, revoked func()) {
+	var fetching sync.WaitGroup
+	defer fetching.Wait()
 	if a.jwks != nil {
-		a.jwks.run(ctx)
+		fetching.Go(func() { a.jwks.run(ctx) })
+	}
+	tick := time.NewTicker(refreshEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			if a.Refresh(now) {
+				revoked()
+			}
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

@@ -22,6 +22,8 @@ const (
 	jwksStale    = time.Hour        // after which its keys are refused
 	jwksTimeout  = 10 * time.Second // of one fetch
 	maxJWKSBytes = maxKeyFileBytes
+
+	maxJWKSHeadBytes = 16 << 10
 )
 
 // A jwks fetches the keys at a URL, in one goroutine, which runs run. The other methods may be
@@ -48,6 +50,7 @@ type jwks struct {
 func newJWKS(at string, log *zap.Logger, failures prometheus.Counter, notify func()) *jwks {
 	network := http.DefaultTransport.(*http.Transport).Clone()
 	network.DisableKeepAlives = true // one request in five minutes
+	network.MaxResponseHeaderBytes = maxJWKSHeadBytes
 	return &jwks{
 		url: at, log: log, failures: failures, notify: notify, wanted: make(chan struct{}, 1),
 		client: &http.Client{Transport: network, Timeout: jwksTimeout, CheckRedirect: sameHost},

@@ -92,7 +92,7 @@ func withProvider(t *testing.T, first answer, test func(p *provider)) {
 		a.jwks.client.Transport = p
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { a.Run(ctx); close(done) }()
+		go func() { a.jwks.run(ctx); close(done) }()
 		test(p)
 		stop()
 		<-done // it ends although a fetch may hang
@@ -214,7 +214,8 @@ func TestStaleKeysAreRefused(t *testing.T) {
 		require.False(t, p.Revoked(ofSession))
 		var g metrics.Gauges
 		p.Gauges(&g)
-		require.Equal(t, metrics.Gauges{JWKSAge: jwksStale}, g)
+		require.Zero(t, g.TokenKeys)
+		require.Equal(t, jwksStale, g.JWKSAge)
 		require.Len(t, p.logged.FilterMessageSnippet("are refused").All(), 1)
 
 		p.serves(jwkOf(edKey().Public(), "kid", "one"))

@@ -297,7 +297,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	running.Go(func() { d.accessLog.Run(sweeping) })
 	running.Go(d.hooks.events.Run)
 	if d.auth != nil {
-		running.Go(func() { d.auth.Run(sweeping) })
+		running.Go(func() { d.watchKeys(sweeping) })
 	}
 
 	err := d.announce()
@@ -315,6 +315,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 	err = errors.Join(err, d.feed.stop())
 	d.broker.Close() // the drain waited for every publish
 	return errors.Join(err, d.kept.Save(d.log, d.broker))
+}
+
+// watchKeys ends sessions whose keys were removed or have changed, until ctx ends.
+func (d *Daemon) watchKeys(ctx context.Context) {
+	d.auth.Run(ctx, func() {
+		d.log.Info("keys were removed or have changed: their sessions have ended", zap.Int("ended", d.sessions.EndRevoked()))
+	})
 }
 
 // recover reads the log, and then takes over the state file. If the daemon is told to stop

@@ -108,7 +108,7 @@ func TestARemovedKeyEndsSessionsWithinASecond(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer sweeping.Wait()
 		defer stop()
-		sweeping.Go(func() { d.sweep(ctx) })
+		sweeping.Go(func() { d.watchKeys(ctx) })
 		sessions := make(map[string]string)
 		for name, key := range keys {
 			c := app.Caller{Credentials: auth.Credentials{Token: key}}

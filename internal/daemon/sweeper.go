@@ -3,8 +3,6 @@ package daemon
 import (
 	"context"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 // sweepEvery is how late expired messages and sessions may be noticed.
@@ -30,11 +28,8 @@ func (d *Daemon) sweep(ctx context.Context) {
 			d.api.Lane.Tick(now)
 			d.sessions.Sweep(now)
 		case now := <-tick.C:
-			d.broker.Sweep(now)                       // expired messages
-			d.limiter.Sweep(now)                      // idle addresses
-			if d.auth != nil && d.auth.Refresh(now) { // files of keys
-				d.log.Info("keys were removed or have changed: their sessions have ended", zap.Int("ended", d.sessions.EndRevoked()))
-			}
+			d.broker.Sweep(now)  // expired messages
+			d.limiter.Sweep(now) // idle addresses
 			d.manager.alive(now) // the locks that sweeping needs are free
 		case <-d.reloaded:
 			tell.Reset(d.tellEvery())
