@@ -354,7 +354,7 @@ func TestTheAdminListenerServesHealthAndProfiles(t *testing.T) {
 		require.Equal(t, want, body)
 	}
 	status, _ := d.get("http://" + d.AdminAddr() + "/debug/pprof/goroutine?debug=1")
-	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, http.StatusForbidden, status, "without the operators' key")
 	status, _ = d.get("http://" + d.PublicAddr() + "/metrics")
 	require.Equal(t, http.StatusNotFound, status, "not on the public listener")
 }

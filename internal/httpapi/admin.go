@@ -5,19 +5,23 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	_ "embed"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/time/rate"
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -38,9 +42,9 @@ type AdminConfig struct {
 // NewAdmin returns the handler of the admin listener: a page of links, metrics, health, the list of sessions,
 // profiles, the log's level and revocations.
 //
-// Requests that change something need the key of operators, or come over a Unix socket. So
-// do profiles that take time, because they slow the daemon down, and the command line.
-// Requests of web pages are refused.
+// Requests that change something need the key of operators, or come over a Unix socket. So do
+// profiles: they slow the daemon down, and the command line may be secret. The list of
+// sessions and each profile are served at a bounded rate. Requests of web pages are refused.
 func NewAdmin(cfg AdminConfig) http.Handler {
 	router := adminRouter(cfg)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -64,17 +68,16 @@ func adminRouter(cfg AdminConfig) *mux.Router {
 	r.Handle("/metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{})).Methods("GET")
 	r.Handle("/livez", health(func() string { return "" })).Methods("GET")
 	r.Handle("/readyz", health(cfg.Ready)).Methods("GET")
-	r.Handle("/sessions", listSessions(cfg.Sessions)).Methods("GET")
+	r.Handle("/sessions", rarely(listSessions(cfg.Sessions))).Methods("GET")
 	r.Handle("/loglevel", asJSON(cfg.LogLevel)).Methods("GET")
 	r.Handle("/loglevel", cfg.operatorsOnly(asJSON(cfg.LogLevel))).Methods("PUT")
 	r.Handle("/revocations", cfg.operatorsOnly(listRevocations(cfg.App))).Methods("GET") // names of users
 	r.Handle("/revocations", cfg.operatorsOnly(revoke(cfg.App))).Methods("POST")
-	r.Handle("/debug/pprof/cmdline", cfg.operatorsOnly(http.HandlerFunc(pprof.Cmdline))).Methods("GET") // flags may be secret
-	r.Handle("/debug/pprof/profile", cfg.operatorsOnly(http.HandlerFunc(pprof.Profile))).Methods("GET")
-	r.HandleFunc("/debug/pprof/symbol", pprof.Symbol).Methods("GET", "POST")
-	r.Handle("/debug/pprof/trace", cfg.operatorsOnly(http.HandlerFunc(pprof.Trace))).Methods("GET")
-	r.PathPrefix("/debug/pprof/").Handler(cfg.operatorsOnly(http.HandlerFunc(pprof.Index))).MatcherFunc(takesTime).Methods("GET")
-	r.PathPrefix("/debug/pprof/").HandlerFunc(pprof.Index).Methods("GET")
+	profiles := func(serve http.HandlerFunc) http.Handler { return cfg.operatorsOnly(rarely(bounded(serve))) }
+	r.Handle("/debug/pprof/cmdline", profiles(pprof.Cmdline)).Methods("GET")
+	r.Handle("/debug/pprof/profile", profiles(pprof.Profile)).Methods("GET")
+	r.Handle("/debug/pprof/trace", profiles(pprof.Trace)).Methods("GET")
+	r.PathPrefix("/debug/pprof/").Handler(profiles(pprof.Index)).Methods("GET")
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, wire.NewProblem(wire.CodeNotFound, "for the paths, see GET / or pubsubd help operating", "nothing is served here"))
 	})
@@ -91,11 +94,33 @@ func showIndex(w http.ResponseWriter, _ *http.Request) {
 	writeAdmin(w, http.StatusOK, "text/html; charset=utf-8", bytes.TrimSpace(index))
 }
 
-// takesTime reports whether a profile begins with a collection of garbage, or shows what
-// changes within some seconds.
-func takesTime(r *http.Request, _ *mux.RouteMatch) bool {
-	q := r.URL.Query()
-	return q.Has("gc") || q.Has("seconds")
+// rarely serves a burst of 5 requests, and then one a second. Each may take a processor for
+// half a second.
+func rarely(h http.Handler) http.Handler {
+	times := rate.NewLimiter(1, 5)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !times.Allow() {
+			writeProblem(w, wire.NewProblem(wire.CodeLimited, "retry after retry_after_ms", "this answer takes much CPU, so it is made once a second").Retry(time.Second))
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// mostProfileSeconds bounds how long a profile is collected, and so what it holds.
+const mostProfileSeconds = 60
+
+// bounded serves profiles, unless they are collected for too long.
+func bounded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if seconds := r.URL.Query().Get("seconds"); seconds != "" {
+			if n, err := strconv.ParseFloat(seconds, 64); err != nil || !(n > 0 && n <= mostProfileSeconds) {
+				writeProblem(w, wire.NewProblem(wire.CodeInvalidRequest, fmt.Sprintf("send seconds=N, with N from 1 to %d", mostProfileSeconds), "seconds is not valid"))
+				return
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // operatorsOnly serves requests that have the key of operators (RFC 6750, section 2.1), or
@@ -200,6 +225,9 @@ func asJSON(h http.Handler) http.Handler {
 }
 
 func writeProblem(w http.ResponseWriter, p *wire.Problem) {
+	if after := limit.RetryAfter(p); after > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
+	}
 	writeAdmin(w, p.Status, wire.ProblemType, app.InJSON(p))
 }
 

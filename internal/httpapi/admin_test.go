@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -127,10 +128,11 @@ var changes = [][2]string{
 	{"POST", "/revocations"},
 	{"GET", "/revocations"},         // it names users
 	{"GET", "/debug/pprof/cmdline"}, // it has the flags, some of which are secret
-	{"GET", "/debug/pprof/profile?seconds=9"},
-	{"GET", "/debug/pprof/trace?seconds=9"},
+	{"GET", "/debug/pprof/profile?seconds=99"},
+	{"GET", "/debug/pprof/trace?seconds=99"},
 	{"GET", "/debug/pprof/heap?gc=1"},
-	{"GET", "/debug/pprof/goroutine?seconds=9"},
+	{"GET", "/debug/pprof/goroutine?debug=2"},
+	{"GET", "/debug/pprof/"},
 }
 
 // reads are those that do not.
@@ -141,10 +143,6 @@ var reads = [][2]string{
 	{"GET", "/readyz"},
 	{"GET", "/sessions"},
 	{"GET", "/loglevel"},
-	{"GET", "/debug/pprof/"},
-	{"GET", "/debug/pprof/heap"},
-	{"GET", "/debug/pprof/symbol"},
-	{"POST", "/debug/pprof/symbol"},
 }
 
 func TestOnlyOperatorsChangeSomething(t *testing.T) {
@@ -282,4 +280,52 @@ func askAs(admin AdminConfig, unix bool, request [2]string, headers ...string) *
 	w := httptest.NewRecorder()
 	NewAdmin(admin).ServeHTTP(w, r.WithContext(ctx))
 	return w
+}
+
+// What takes much CPU is served at a bounded rate.
+func TestProfilesAndTheListOfSessionsAreServedRarely(t *testing.T) {
+	for _, path := range []string{"/sessions", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap"} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := newParts(settings{})
+			defer cfg.Broker.Close()
+			set := cfg.admin("")
+			admin := NewAdmin(set)
+			ask := func() int {
+				w := httptest.NewRecorder()
+				r := httptest.NewRequest("GET", path, nil)
+				r.Header.Set("Authorization", "Bearer "+operatorsKey)
+				admin.ServeHTTP(w, r)
+				if w.Code == http.StatusTooManyRequests {
+					require.Equal(t, "1", w.Header().Get("Retry-After"))
+				}
+				return w.Code
+			}
+			for range 5 {
+				require.Equal(t, http.StatusOK, ask())
+			}
+			require.Equal(t, http.StatusTooManyRequests, ask())
+			time.Sleep(time.Second)
+			require.Equal(t, http.StatusOK, ask())
+			require.Equal(t, http.StatusTooManyRequests, ask())
+		})
+	}
+}
+
+// A profile is bounded in time, and so in what it holds. The lookup of symbols, whose answer is
+// longer than its body, is not served.
+func TestProfilesAreBounded(t *testing.T) {
+	cfg := newParts(settings{})
+	defer cfg.Broker.Close()
+	key := "Authorization: Bearer " + operatorsKey
+	for _, seconds := range []string{"61", "1e9", "-1", "0", "x", "NaN", "%20"} {
+		for _, profile := range []string{"profile", "trace", "goroutine"} {
+			w := askAs(cfg.admin(""), false, [2]string{"GET", "/debug/pprof/" + profile + "?seconds=" + seconds}, key)
+			require.Equal(t, http.StatusBadRequest, w.Code, seconds)
+			require.Contains(t, w.Body.String(), "from 1 to 60")
+		}
+	}
+	for _, method := range []string{"GET", "POST"} {
+		w := askAs(cfg.admin(""), false, [2]string{method, "/debug/pprof/symbol"}, key)
+		require.GreaterOrEqual(t, w.Code, http.StatusNotFound, method)
+	}
 }
