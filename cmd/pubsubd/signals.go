@@ -7,10 +7,9 @@ import (
 	"syscall"
 )
 
-// untilSignal ends with the first of the signals. A second one ends the process at once. A
-// write that cannot be done ends nothing, but returns an error, if the reader of our output
-// has left or the file is as large as the process may make it: a daemon has clients, a load
-// test has a server to end, and a subscriber says where to go on.
+// untilSignal ends with the first of the signals. A second one ends the process at once. If
+// the reader of our output has left, or a file may not grow, a write returns an error and ends
+// nothing: a daemon has clients, and a subscriber says where to go on.
 func untilSignal(signals ...os.Signal) (context.Context, context.CancelFunc) {
 	signal.Ignore(syscall.SIGPIPE, syscall.SIGXFSZ)
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)

@@ -18,12 +18,13 @@ import (
 
 // An Authority authenticates callers and decides what they may do. It never blocks. Its
 // errors are *wire.Problems: unauthorized, token_expired, forbidden. Without credentials,
-// Identify returns an anonymous grant. For a pattern, Allow answers for all topics that the
+// Identify returns an anonymous grant. Without verify, it takes microseconds: its error is
+// auth.ErrUnverified where it would have to check a signature. For a pattern, Allow answers for all topics that the
 // pattern matches. AllowAny refuses an anonymous grant without any right. Revoked reports
 // whether a grant was revoked since Identify returned it. It runs for each command and does
 // not allocate. Names returns names and patterns that match all topics that Allow allows.
 type Authority interface {
-	Identify(c auth.Credentials) (*auth.Grant, error)
+	Identify(c auth.Credentials, verify bool) (*auth.Grant, error)
 	Revoked(g *auth.Grant) bool
 	Allow(g *auth.Grant, r auth.Right, name string) error
 	AllowAny(g *auth.Grant) error
@@ -59,21 +60,44 @@ func (c *Caller) streamPeer(mode transport.Mode) *session.Peer {
 
 // admit makes the first checks of every call: the rate of the address, authentication, the
 // rate of the principal.
-func (a *App) admit(c *Caller, kind limit.Kind) error {
+func (a *App) admit(ctx context.Context, c *Caller, kind limit.Kind) error {
+	known := a.recognise(c)
+	if errors.Is(known, auth.ErrUnverified) && ctx.Err() != nil {
+		return ErrWouldWait
+	}
 	if err := a.cfg.Limiter.AdmitAddress(kind, c.Who); err != nil {
 		return err
 	}
-	if err := a.authenticate(c); err != nil {
-		return err
+	if errors.Is(known, auth.ErrUnverified) {
+		known = a.verify(ctx, c)
+	}
+	if known != nil {
+		return known
 	}
 	return a.cfg.Limiter.AdmitPrincipal(kind, c.Who)
 }
 
-func (a *App) authenticate(c *Caller) error {
+// recognise authenticates a caller. The error is auth.ErrUnverified if verify has to.
+func (a *App) recognise(c *Caller) error {
 	if c.grant != nil { // of a two-way connection
 		return a.checkGrant(c.grant)
 	}
-	g, err := a.cfg.Authority.Identify(c.Credentials)
+	return a.identify(c, false)
+}
+
+// verify authenticates a caller by the signature of its token. Few are checked at a time, those
+// of different addresses in turn: tokens that nobody has seen leave processors for others.
+func (a *App) verify(ctx context.Context, c *Caller) error {
+	leave, err := a.cfg.Limiter.BeginSignature(ctx, c.Who)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return a.identify(c, true)
+}
+
+func (a *App) identify(c *Caller, verify bool) error {
+	g, err := a.cfg.Authority.Identify(c.Credentials, verify)
 	if err != nil {
 		return err
 	}
@@ -213,12 +237,13 @@ func principalOf(g *auth.Grant) hook.Principal {
 	return hook.Principal{Subject: g.Subject, Claims: g.Claims}
 }
 
-// A slot is one of limits.calls. It is for one goroutine, which must end it.
+// A slot is one of limits.calls. It is for one goroutine at a time, which must end it.
 type slot struct {
-	call limit.Call
-	held bool
-	err  error            // of the last attempt: later ones do not wait again
-	span *observe.Publish // of the publish; nil: it is not traced
+	reads bool // it is one of those for calls that change nothing
+	call  limit.Call
+	held  bool
+	err   error            // of the last attempt: later ones do not wait again
+	span  *observe.Publish // of the publish; nil: it is not traced
 }
 
 // take waits for the slot, unless it is held.
@@ -226,13 +251,23 @@ func (s *slot) take(ctx context.Context, a *App, c *Caller) error {
 	if s.held || s.err != nil {
 		return s.err
 	}
-	s.call, s.err = a.cfg.Limiter.Begin(ctx, c.Who)
+	begin := a.cfg.Limiter.Begin
+	if s.reads {
+		begin = a.cfg.Limiter.BeginRead
+	}
+	s.call, s.err = begin(ctx, c.Who)
 	s.held = s.err == nil
 	return s.err
 }
 
 // takeEarly takes the slot of a call that must not wait, before it spends anything.
 func (s *slot) takeEarly(a *App, c *Caller) error { return orWouldWait(s.take(NoWait, a, c)) }
+
+// ofReads returns s, which is to be one of those for calls that change nothing.
+func (s *slot) ofReads() *slot {
+	s.reads = true
+	return s
+}
 
 func (s *slot) end() {
 	if s.held {

@@ -137,7 +137,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 			err = s.Ack(*command.Ack)
 		}
 	case command.Auth != "":
-		reply.ExpiresMS, err = c.authenticate(s, command.Auth)
+		reply.ExpiresMS, err = c.authenticate(ctx, s, command.Auth)
 	case ctx.Err() != nil && c.app.cfg.Authorize.Selects(command.Subscribe):
 		err = ErrWouldWait
 	default:
@@ -165,9 +165,9 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 
 // authenticate gives the connection and its session a new token of the same principal. It
 // returns the time until the session's token expires, in milliseconds; 0: it does not.
-func (c *commands) authenticate(s *session.Session, token string) (expiresMS int64, err error) {
+func (c *commands) authenticate(ctx context.Context, s *session.Session, token string) (expiresMS int64, err error) {
 	fresh := Caller{Credentials: auth.Credentials{Token: token}, Who: c.caller.Who}
-	if err := c.app.admit(&fresh, limit.Requests); err != nil {
+	if err := c.app.admit(ctx, &fresh, limit.Requests); err != nil {
 		return 0, err
 	}
 	if err := mayChange(&fresh, s); err != nil {

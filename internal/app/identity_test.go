@@ -18,7 +18,7 @@ import (
 // names is an authority that takes a token for the subject, with public claims.
 type names struct{ auth.Open }
 
-func (names) Identify(c auth.Credentials) (*auth.Grant, error) {
+func (names) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
 	if c.Token == "" {
 		return auth.Anyone, nil
 	}

@@ -45,7 +45,7 @@ func permit(t *testing.T, subject, rights string) permitting {
 	return permitting{Grant: &auth.Grant{Subject: subject, Rights: parsed}}
 }
 
-func (p permitting) Identify(auth.Credentials) (*auth.Grant, error) { return p.Grant, nil }
+func (p permitting) Identify(auth.Credentials, bool) (*auth.Grant, error) { return p.Grant, nil }
 
 func (permitting) Allow(g *auth.Grant, r auth.Right, name string) error {
 	return auth.Allow(g, r, name)

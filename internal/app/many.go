@@ -40,7 +40,7 @@ type manyPublish struct {
 
 // PublishMany publishes the messages in the body in order, each like Publish, and calls
 // answer with a result for each, in the format of the request. An error refuses the whole
-// request. A delayed refusal of one message delays the answer, which then holds no slot.
+// request. A delayed refusal of one message delays the answer. The answer holds no slot.
 func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(contentType string, parts iter.Seq[[]byte]) error) (err error) {
 	var span *observe.Publish
 	defer func() { span.End(wire.Published{}, err) }()
@@ -48,7 +48,7 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return why
 	}
-	if err := a.admit(&c, limit.Requests); err != nil {
+	if err := a.admit(ctx, &c, limit.Requests); err != nil {
 		return err
 	}
 	if err := a.allowSome(&c, auth.Publish); err != nil {
@@ -82,8 +82,8 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(
 	}
 	m.commit.Send()
 	m.waiting.Wait()
+	m.slot.end()
 	if m.late != nil {
-		m.slot.end()
 		a.cfg.Limiter.Hold(ctx, m.late) // the client gets the results in any case
 	}
 	return answer(form.contentType, form.parts(m.results))

@@ -25,7 +25,7 @@ type gatekeeper struct {
 	knowsNobody, allowsNothing bool
 }
 
-func (g *gatekeeper) Identify(auth.Credentials) (*auth.Grant, error) {
+func (g *gatekeeper) Identify(auth.Credentials, bool) (*auth.Grant, error) {
 	if g.knowsNobody {
 		return nil, wire.NewProblem(wire.CodeUnauthorized, "", "")
 	}
@@ -141,7 +141,7 @@ var subscribes = map[string]struct {
 	}},
 	"a command": {limit.Requests, func(a *App, from Caller, session, topic string) error {
 		from.grant = nil
-		if err := a.authenticate(&from); err != nil {
+		if err := a.recognise(&from); err != nil {
 			return err
 		}
 		s, err := a.cfg.Sessions.Get([]byte(session))

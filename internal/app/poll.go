@@ -24,9 +24,10 @@ type Poll struct {
 	Accepts Accepts
 }
 
-// Poll returns the session of a poll, and what to answer. It never waits, and does not
-// allocate if the query has only ack and mode. If the session has ended, its poll fails.
-func (a *App) Poll(c Caller, p Poll) (s *session.Session, r transport.Request, err error) {
+// Poll returns the session of a poll, and what to answer. It waits only for the check of a
+// signature, and does not allocate if the query has only ack and mode. If the session has
+// ended, its poll fails.
+func (a *App) Poll(ctx context.Context, c Caller, p Poll) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
 	var q query
 	r, plain := plainPoll(p.Query)
@@ -34,7 +35,7 @@ func (a *App) Poll(c Caller, p Poll) (s *session.Session, r transport.Request, e
 		q = parseQuery(string(p.Query))
 		c.takeToken(&q)
 	}
-	if err := a.admit(&c, limit.Polls); err != nil {
+	if err := a.admit(ctx, &c, limit.Polls); err != nil {
 		return nil, r, err
 	}
 	s = p.Known

@@ -143,7 +143,7 @@ func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, 
 			return wire.Published{}, err
 		}
 	}
-	if err := a.admit(c, limit.Publishes); err != nil {
+	if err := a.admit(ctx, c, limit.Publishes); err != nil {
 		return wire.Published{}, err
 	}
 	if err := a.mayPublish(c, to, topic); err != nil {
@@ -185,7 +185,9 @@ func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key
 		return ErrWouldWait
 	}
 	if key != "" {
-		if err := a.authenticate(c); err != nil {
+		if err := a.recognise(c); errors.Is(err, auth.ErrUnverified) {
+			return ErrWouldWait
+		} else if err != nil {
 			return err
 		}
 		// If another begins after this check, this publish has spent its rates in vain.

@@ -31,10 +31,10 @@ func TestACheckOfAGrantAllocatesNothing(t *testing.T) {
 	guard(t, func(g *guarded) {
 		g.revoke("another")
 		c := g.token("t", time.Hour, "a", auth.Publish)
-		require.NoError(t, g.authenticate(&c))
+		require.NoError(t, g.identify(&c, true))
 		require.NotNil(t, c.grant)
 		check := func() {
-			if err := g.authenticate(&c); err != nil {
+			if err := g.recognise(&c); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -37,7 +37,7 @@ func (a *App) mayOpen(ctx context.Context, c *Caller, kind limit.Kind, resumes b
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return o, why
 	}
-	if err := a.admit(c, kind); err != nil {
+	if err := a.admit(ctx, c, kind); err != nil {
 		return o, err
 	}
 	if !resumes { // before the body arrives
@@ -118,6 +118,7 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 	if err != nil {
 		return err
 	}
+	place.end()
 	return answer(wire.SessionChanged{Positions: positions, ExpiresMS: s.Grant().ExpiresMS(time.Now())})
 }
 
@@ -143,7 +144,7 @@ func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func()
 			return nil, r, err
 		}
 	}
-	if err := a.admit(c, limit.Requests); err != nil {
+	if err := a.admit(ctx, c, limit.Requests); err != nil {
 		return nil, r, err
 	}
 	if s, r, err = read(); err != nil {
@@ -171,14 +172,19 @@ func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func
 		}
 		return err
 	}
-	return a.readLong(ctx, &c, find, func() error { return answer(s.State(time.Now())) })
+	var place slot
+	return a.readLong(ctx, &c, place.ofReads(), find, func() error {
+		state, subscriptions := s.State(time.Now())
+		place.end()
+		return answer(state, subscriptions)
+	})
 }
 
 // CloseSession ends a session.
 func (a *App) CloseSession(ctx context.Context, c Caller, id string) error {
 	var s *session.Session
 	find := func() (err error) { s, err = a.sessionToReceive(&c, limit.Requests, id); return err }
-	return a.read(ctx, &c, find, func() error { a.cfg.Sessions.End(s); return nil })
+	return a.read(ctx, &c, &slot{}, find, func() error { a.cfg.Sessions.End(s); return nil })
 }
 
 // sessionToReceive returns the session with an id, if the caller may receive it.

@@ -20,17 +20,17 @@ const (
 	MaxPage     = 1000
 )
 
-// read makes the checks of the calls that read or delete, check last. It calls do with a
-// slot, which is held until do has answered.
-func (a *App) read(ctx context.Context, c *Caller, check, do func() error) (err error) {
+// read makes the checks of the calls that read or delete, check last. It calls do with the
+// slot, which do ends before it answers: a client that does not read its answer holds memory,
+// but keeps nobody waiting.
+func (a *App) read(ctx context.Context, c *Caller, s *slot, check func() error, do func() error) (err error) {
 	defer a.recovered(&err)
-	if err := a.admit(c, limit.Requests); err != nil {
+	if err := a.admit(ctx, c, limit.Requests); err != nil {
 		return err
 	}
 	if err := check(); err != nil {
 		return err
 	}
-	var s slot
 	defer s.end()
 	if err := s.take(ctx, a, c); err != nil {
 		return err
@@ -39,8 +39,8 @@ func (a *App) read(ctx context.Context, c *Caller, check, do func() error) (err 
 }
 
 // readLong is read for an answer that may be long.
-func (a *App) readLong(ctx context.Context, c *Caller, check, do func() error) error {
-	return a.read(ctx, c, func() error {
+func (a *App) readLong(ctx context.Context, c *Caller, s *slot, check, do func() error) error {
+	return a.read(ctx, c, s, func() error {
 		if err := a.cfg.Broker.Memory().AdmitAnswer(c.Who.Client()); err != nil {
 			return err
 		}
@@ -50,7 +50,11 @@ func (a *App) readLong(ctx context.Context, c *Caller, check, do func() error) e
 
 // Call calls answer for a request that needs no permission.
 func (a *App) Call(ctx context.Context, c Caller, answer func() error) error {
-	return a.read(ctx, &c, func() error { return nil }, answer)
+	var s slot
+	return a.read(ctx, &c, s.ofReads(), func() error { return nil }, func() error {
+		s.end()
+		return answer()
+	})
 }
 
 // Topics calls answer with a page of the topics that the caller may subscribe to. They are
@@ -58,11 +62,13 @@ func (a *App) Call(ctx context.Context, c Caller, answer func() error) error {
 func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(topics iter.Seq[wire.TopicState], next *string) error) error {
 	q := parseQuery(rawQuery)
 	next, n := a.cursor(&q), q.pageSize()
-	return a.readLong(ctx, &c, func() error { return q.err }, func() error { return answer(a.topics(&c, &next, n), &next) })
+	var s slot
+	return a.readLong(ctx, &c, s.ofReads(), func() error { return q.err }, func() error { return answer(a.topics(&c, &s, &next, n), &next) })
 }
 
-// topics returns at most n topics after next, and sets next.
-func (a *App) topics(c *Caller, next *string, n int) iter.Seq[wire.TopicState] {
+// topics returns at most n topics after next, and sets next. It ends the slot once the first
+// are listed.
+func (a *App) topics(c *Caller, s *slot, next *string, n int) iter.Seq[wire.TopicState] {
 	visible := func(topic string) bool { return a.allow(c, auth.Subscribe, topic) == nil }
 	listing := broker.NewListing(a.cfg.Authority.Names(c.grant, auth.Subscribe), visible)
 	return func(yield func(wire.TopicState) bool) {
@@ -70,6 +76,7 @@ func (a *App) topics(c *Caller, next *string, n int) iter.Seq[wire.TopicState] {
 			most := min(n, topicsAtOnce)
 			part := a.cfg.Broker.Topics(listing, *next, most)
 			*next = part.Next
+			s.end()
 			for _, topic := range part.Topics {
 				if !yield(topic) {
 					return
@@ -89,8 +96,10 @@ const topicsAtOnce = 64
 
 // Topic calls answer with the state of a topic.
 func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) error {
-	return a.read(ctx, &c, func() error { return a.mayUse(&c, auth.Subscribe, topic) }, func() error {
+	var s slot
+	return a.read(ctx, &c, s.ofReads(), func() error { return a.mayUse(&c, auth.Subscribe, topic) }, func() error {
 		state, ok := a.cfg.Broker.Topic(topic)
+		s.end()
 		if !ok {
 			return topicUnknown(topic, toHaveIt)
 		}
@@ -100,8 +109,10 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 
 // Presence calls answer with who is on a topic.
 func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(wire.Presence) error) error {
-	return a.readLong(ctx, &c, func() error { return a.mayReadPresence(&c, topic) }, func() error {
+	var s slot
+	return a.readLong(ctx, &c, s.ofReads(), func() error { return a.mayReadPresence(&c, topic) }, func() error {
 		found, err := a.cfg.Sessions.Presence(topic, time.Now())
+		s.end()
 		if err != nil {
 			return err
 		}
@@ -141,8 +152,10 @@ func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
 
 // DeleteTopic deletes a topic's history, and calls answer with its state then.
 func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) error {
-	return a.read(ctx, &c, func() error { return a.mayUse(&c, auth.Delete, topic) }, func() error {
+	var s slot
+	return a.read(ctx, &c, &s, func() error { return a.mayUse(&c, auth.Delete, topic) }, func() error {
 		state, err := a.cfg.Broker.Delete(topic, time.Now())
+		s.end()
 		switch {
 		case errors.Is(err, broker.ErrNoTopic):
 			return topicUnknown(topic, "check the name against GET /v1/topics")
@@ -158,8 +171,10 @@ func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer fu
 func (a *App) History(ctx context.Context, c Caller, topic, rawQuery string, accepts Accepts, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) error {
 	q := parseQuery(rawQuery)
 	n, format, start := q.pageSize(), q.format(accepts), q.startOf(topic)
-	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), q.err) }, func() error {
+	var s slot
+	return a.readLong(ctx, &c, s.ofReads(), func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), q.err) }, func() error {
 		frames, from := a.cfg.Broker.ReadTopic(start, broker.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
+		s.end()
 		if from == (wire.Position{}) {
 			return topicUnknown(topic, toHaveIt)
 		}

@@ -240,7 +240,7 @@ func TestTheAuthorityKnowsAPIKeys(t *testing.T) {
 	a := newAuthority(t, func(c *Config) { c.APIKeys = path })
 	g := wantAccepted(t, a, billing)
 	require.Equal(t, "billing", g.Subject)
-	byHeader, err := a.Identify(Credentials{Authorization: "Bearer " + billing})
+	byHeader, err := a.Identify(Credentials{Authorization: "Bearer " + billing}, true)
 	require.NoError(t, err)
 	require.Same(t, g, byHeader)
 	wantAccepted(t, a, token(good()))

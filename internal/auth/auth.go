@@ -66,7 +66,7 @@ type Open struct{}
 var Anyone = &Grant{}
 
 // Identify returns Anyone.
-func (Open) Identify(Credentials) (*Grant, error) { return Anyone, nil }
+func (Open) Identify(Credentials, bool) (*Grant, error) { return Anyone, nil }
 
 // Revoked returns false.
 func (Open) Revoked(*Grant) bool { return false }

@@ -110,9 +110,12 @@ type Authority struct {
 	authorities []digest // of certificates
 }
 
-// A trust is what verifies tokens and certificates until the next rebuild. It is immutable.
+// A trust is what verifies tokens and certificates until the next rebuild. But for refused, it
+// is immutable.
 type trust struct {
-	keys []key // of tokens
+	keys    []key           // of tokens
+	current map[digest]bool // their prints
+	refused refusals        // tokens that the keys did not verify
 
 	// prints identify the keys and the authorities of certificates. Stale keys of the JWKS are
 	// among them: they verify no token, but sessions go on.
@@ -269,18 +272,18 @@ func (a *Authority) refreshFiles(now time.Time) (changed bool) {
 	return changed
 }
 
-// rebuild puts all keys in force, and forgets what the keys before verified. It notes whether
-// one of these is gone.
+// rebuild puts all keys in force. What other keys verified is not valid any more. It notes
+// whether a key is gone.
 func (a *Authority) rebuild() {
 	a.refreshing.Lock()
 	defer a.refreshing.Unlock()
-	is := &trust{prints: make(map[digest]bool)}
+	is := &trust{prints: make(map[digest]bool), current: make(map[digest]bool)}
 	add := func(keys []key, stale bool) {
 		for _, k := range keys {
 			is.prints[k.print] = true
-		}
-		if !stale {
-			is.keys = append(is.keys, keys...)
+			if !stale {
+				is.keys, is.current[k.print] = append(is.keys, k), true
+			}
 		}
 	}
 	for _, f := range a.files {
@@ -293,8 +296,6 @@ func (a *Authority) rebuild() {
 		is.prints[of] = true
 	}
 	was := a.trust.Swap(is)
-	a.tokens.clear()
-	a.certified.clear()
 	if was == nil {
 		return
 	}
@@ -318,11 +319,31 @@ func (a *Authority) Gauges(g *metrics.Gauges) {
 	a.revocations.Gauges(g, time.Now())
 }
 
-// Identify returns the grant of the credentials, or the anonymous grant if there are none. It
-// never waits. The error is a *wire.Problem: unauthorized, token_expired, invalid_request for
-// two credentials, or overloaded while keys are fetched. A token takes precedence over a
-// certificate, which belongs to the connection.
-func (a *Authority) Identify(c Credentials) (*Grant, error) {
+// ErrUnverified says that the signature of a token must be checked.
+var ErrUnverified = errors.New("the signature of the token must be checked")
+
+// Identify returns the grant of the credentials, or the anonymous grant if there are none. A
+// token takes precedence over a certificate, which belongs to the connection. Identify does not
+// wait. It checks a signature only with verify: that may take a millisecond. Without, the error
+// is ErrUnverified where it would. Other errors are *wire.Problems: unauthorized, token_expired,
+// invalid_request for two credentials, or overloaded while keys are fetched.
+func (a *Authority) Identify(c Credentials, verify bool) (*Grant, error) {
+	g, err := a.judge(c, verify)
+	if err == nil || errors.Is(err, ErrUnverified) {
+		return g, err
+	}
+	return nil, a.refuse(err)
+}
+
+// refuse counts a refusal, and returns its problem.
+func (a *Authority) refuse(err error) error {
+	refused, _ := errors.AsType[*refusal](err)
+	a.refused.WithLabelValues(string(refused.reason)).Inc()
+	return refused.Problem
+}
+
+// judge is Identify. The error is a *refusal or ErrUnverified.
+func (a *Authority) judge(c Credentials, verify bool) (*Grant, error) {
 	secret, err := secretOf(c)
 	g := a.anonymous
 	switch {
@@ -330,7 +351,7 @@ func (a *Authority) Identify(c Credentials) (*Grant, error) {
 	case strings.HasPrefix(secret, apiKeyPrefix):
 		g, err = a.byAPIKey(secret, time.Now())
 	case secret != "":
-		g, err = a.byToken(secret, time.Now())
+		g, err = a.byToken(secret, time.Now(), verify)
 	case c.Certificate != nil && a.certificates != "":
 		g, err = a.byCertificate(c.Certificate, time.Now())
 	}
@@ -340,12 +361,7 @@ func (a *Authority) Identify(c Credentials) (*Grant, error) {
 			err = refuse(revoked, "get a new certificate", "the certificates of this subject were revoked")
 		}
 	}
-	if err == nil {
-		return g, nil
-	}
-	refused, _ := errors.AsType[*refusal](err)
-	a.refused.WithLabelValues(string(refused.reason)).Inc()
-	return nil, refused.Problem
+	return g, err
 }
 
 // Allow returns nil if the grant includes the right on a topic, or on all topics that a
@@ -380,19 +396,27 @@ func secretOf(c Credentials) (string, error) {
 }
 
 // byToken returns the grant of a token.
-func (a *Authority) byToken(token string, now time.Time) (*Grant, error) {
-	d := digestOf(token)
-	g, version := a.tokens.get(&d)
-	if g != nil { // Fast path: verified before
+func (a *Authority) byToken(token string, now time.Time, verify bool) (*Grant, error) {
+	d, trust := digestOf(token), a.trust.Load()
+	if g := a.tokens.get(&d); g != nil && trust.current[g.Key] { // Fast path: verified before
 		a.hits.Inc()
 		return g, checkExpiry(g, now)
 	}
-	g, err := a.verifier.verify(token, a.trust.Load().keys, now)
+	if refused := trust.refused.get(&d, now); refused != nil {
+		return nil, a.orLater(refused, now)
+	}
+	if !verify {
+		return nil, ErrUnverified
+	}
+	g, err := a.verifier.verify(token, trust.keys, now)
 	if err != nil {
+		if refused, _ := errors.AsType[*refusal](err); refused.reason != notYetValid {
+			trust.refused.put(&d, refused, now)
+		}
 		return nil, a.orLater(err, now)
 	}
 	a.verified.Inc()
-	a.tokens.put(&d, version, g)
+	a.tokens.put(&d, g)
 	return g, nil
 }
 

@@ -3,6 +3,7 @@ package auth
 import (
 	"crypto/sha256"
 	"sync"
+	"time"
 	"unsafe"
 )
 
@@ -26,8 +27,7 @@ type cache struct {
 
 	mu              sync.Mutex // guards the fields below
 	young, old      map[digest]cached
-	bytes, oldBytes int    // of the generations
-	version         uint64 // counts clear
+	bytes, oldBytes int // of the generations
 }
 
 type cached struct {
@@ -61,30 +61,28 @@ func (g *Grant) size() int {
 	return n
 }
 
-// get returns a remembered grant, or nil. Without one, version is for put.
-func (c *cache) get(d *digest) (g *Grant, version uint64) {
+// get returns a remembered grant, or nil. The caller checks that what verified it is still
+// trusted.
+func (c *cache) get(d *digest) *Grant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if found, ok := c.young[*d]; ok { // Fast path: does not allocate
-		return found.grant, 0
+		return found.grant
 	}
 	if found, ok := c.old[*d]; ok {
 		delete(c.old, *d)
 		c.oldBytes -= found.bytes
 		c.addLocked(d, found)
-		return found.grant, 0
+		return found.grant
 	}
-	return nil, c.version
+	return nil
 }
 
-// put remembers the grant of a credential, unless the cache was cleared since get: then what
-// verified the credential may not be valid any more.
-func (c *cache) put(d *digest, version uint64, g *Grant) {
+// put remembers the grant of a credential.
+func (c *cache) put(d *digest, g *Grant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if version == c.version {
-		c.addLocked(d, cached{g, g.size()})
-	}
+	c.addLocked(d, cached{g, g.size()})
 }
 
 func (c *cache) addLocked(d *digest, entry cached) {
@@ -99,17 +97,55 @@ func (c *cache) addLocked(d *digest, entry cached) {
 	c.bytes += entry.bytes
 }
 
-// clear forgets everything.
-func (c *cache) clear() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.young, c.old, c.bytes, c.oldBytes = nil, nil, 0, 0
-	c.version++
-}
-
 // held returns how many grants are remembered, and their bytes.
 func (c *cache) held() (grants, bytes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.young) + len(c.old), c.bytes + c.oldBytes
+}
+
+// refusals remember tokens that were refused, so that a client that repeats one causes no
+// second check of its signature. The zero value is empty. All methods may be called
+// concurrently.
+type refusals struct {
+	mu         sync.Mutex // guards the fields below
+	young, old map[digest]*refusal
+	turned     time.Time // when the young ones were last made the old ones
+}
+
+const (
+	// refusedFor is how long a refusal is remembered at least, unless there are too many, and half
+	// of how long at most.
+	refusedFor = 10 * time.Second
+
+	// refusalsKept bounds the refusals of a generation: about 1 MB.
+	refusalsKept = 4096
+)
+
+// get returns why a token was refused, or nil if that is not remembered.
+func (r *refusals) get(d *digest, now time.Time) *refusal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if age := now.Sub(r.turned); age >= refusedFor {
+		if r.old, r.young, r.turned = r.young, nil, now; age >= 2*refusedFor {
+			r.old = nil
+		}
+	}
+	if why := r.young[*d]; why != nil {
+		return why
+	}
+	return r.old[*d]
+}
+
+// put remembers why a token was refused.
+func (r *refusals) put(d *digest, why *refusal, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.young) >= refusalsKept {
+		r.old, r.young, r.turned = r.young, nil, now
+	}
+	if r.young == nil {
+		r.young = make(map[digest]*refusal)
+	}
+	r.young[*d] = why
 }

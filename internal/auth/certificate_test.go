@@ -49,7 +49,7 @@ func withCertificates(t *testing.T, change func(*Config)) *Authority {
 // wantCertificate checks what the authority says of a certificate: code "" accepts it.
 func wantCertificate(t *testing.T, a *Authority, s *tls.ConnectionState, code wire.Code, words string) *Grant {
 	t.Helper()
-	g, err := a.Identify(Credentials{Certificate: s})
+	g, err := a.Identify(Credentials{Certificate: s}, true)
 	if code == "" {
 		require.NoError(t, err)
 		return g
@@ -138,9 +138,9 @@ func TestTheNameOfACertificateIsBounded(t *testing.T) {
 func TestACertificateAllocatesNothing(t *testing.T) {
 	a := withCertificates(t, nil)
 	c := Credentials{Certificate: shown("host", time.Now(), time.Now().Add(time.Hour), ca("ours"))}
-	g, err := a.Identify(c)
+	g, err := a.Identify(c, true)
 	require.NoError(t, err)
-	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = a.Identify(c); a.Revoked(g) }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = a.Identify(c, true); a.Revoked(g) }))
 }
 
 // A revocation of a subject outlives each of its certificates: without end, or for

@@ -7,10 +7,13 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -221,4 +224,81 @@ func TestARemovedKeyRevokesItsTokens(t *testing.T) {
 	require.True(t, a.Refresh(time.Now()))
 	require.True(t, a.Revoked(ofSecret))
 	require.False(t, a.Revoked(&Grant{}), "anonymous")
+}
+
+// A key is added. What the others verified is not verified again, so that a change of keys costs
+// nothing for clients that stay.
+func TestAChangeOfKeysForgetsNoToken(t *testing.T) {
+	path := file(t, publicPEM(edKey()))
+	a := newAuthority(t, func(c *Config) { c.Keys = []string{path} })
+	known := func(token string) bool {
+		_, err := a.Identify(Credentials{Token: token}, false)
+		if !errors.Is(err, ErrUnverified) {
+			require.NoError(t, err)
+		}
+		return err == nil
+	}
+	mine, others := token(good()), sign(jose.EdDSA, otherEd(), good())
+	require.False(t, known(mine))
+	g := wantAccepted(t, a, mine)
+	require.True(t, known(mine))
+
+	require.NoError(t, os.WriteFile(path, []byte(publicPEM(edKey())+publicPEM(otherEd())), 0o600))
+	require.False(t, a.Refresh(time.Now()))
+	require.True(t, known(mine))
+	require.Same(t, g, wantAccepted(t, a, mine))
+	wantAccepted(t, a, others)
+
+	require.NoError(t, os.WriteFile(path, []byte(publicPEM(otherEd())), 0o600))
+	require.True(t, a.Refresh(time.Now()))
+	require.False(t, known(mine), "its key is gone")
+	require.True(t, known(others))
+	wantRefused(t, a, mine, wire.CodeUnauthorized, "signature")
+}
+
+// A token that was refused is known for some seconds, and until the keys change. Then it may be
+// accepted.
+func TestARefusedTokenIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := file(t, publicPEM(edKey()))
+		a := newAuthority(t, func(c *Config) { c.Keys = []string{path} })
+		bad := sign(jose.EdDSA, otherEd(), good())
+		known := func(token string) bool {
+			g, err := a.Identify(Credentials{Token: token}, false)
+			require.Nil(t, g)
+			require.Error(t, err)
+			return !errors.Is(err, ErrUnverified)
+		}
+		require.False(t, known(bad))
+		for range 3 {
+			wantRefused(t, a, bad, wire.CodeUnauthorized, "signature")
+			require.True(t, known(bad))
+			time.Sleep(refusedFor / 2)
+		}
+		time.Sleep(2 * refusedFor)
+		require.False(t, known(bad))
+		early := token(good("nbf", time.Now().Unix()+15))
+		wantRefused(t, a, early, wire.CodeUnauthorized, "nbf")
+		require.False(t, known(early), "time heals it")
+
+		wantRefused(t, a, bad, wire.CodeUnauthorized, "signature")
+		require.NoError(t, os.WriteFile(path, []byte(publicPEM(edKey())+publicPEM(otherEd())), 0o600))
+		require.False(t, a.Refresh(time.Now()))
+		require.False(t, known(bad))
+		wantAccepted(t, a, bad)
+	})
+}
+
+// Refused tokens that are all different are forgotten, the oldest first.
+func TestRefusalsAreBounded(t *testing.T) {
+	var r refusals
+	now := time.Now()
+	name := func(i int) *digest { d := digestOf(fmt.Sprint(i)); return &d }
+	for i := range 10 * refusalsKept {
+		r.put(name(i), &refusal{}, now)
+		require.LessOrEqual(t, len(r.young)+len(r.old), 2*refusalsKept)
+	}
+	require.Nil(t, r.get(name(0), now))
+	require.NotNil(t, r.get(name(10*refusalsKept-1), now))
+	require.NotNil(t, r.get(name(9*refusalsKept), now))
 }

@@ -128,7 +128,7 @@ func newAuthority(t testing.TB, change func(*Config)) *Authority {
 
 // identify returns what the authority says of a token.
 func (a *Authority) identify(token string) (*Grant, error) {
-	return a.Identify(Credentials{Token: token})
+	return a.Identify(Credentials{Token: token}, true)
 }
 
 func wantAccepted(t *testing.T, a *Authority, token string) *Grant {

@@ -257,6 +257,9 @@ func TestTheOpenAPIDocumentHasTheRefusalsOfEachRoute(t *testing.T) {
 	held, err := r.cfg.Limiter.Begin(t.Context(), limit.Who{})
 	require.NoError(t, err)
 	defer held.End()
+	read, err := r.cfg.Limiter.BeginRead(t.Context(), limit.Who{})
+	require.NoError(t, err)
+	defer read.End()
 	for _, c := range [][3]string{
 		{"GET", "/v1/topics"}, {"GET", "/v1/topics/lobby.a"}, {"DELETE", "/v1/topics/lobby.a"}, {"GET", "/v1/topics/lobby.a/presence"},
 		{"GET", "/v1/topics/lobby.a/messages"}, {"POST", "/v1/topics/lobby.a/messages", "1"}, {"POST", "/v1/messages", `[{"topic":"a","data":1}]`},

@@ -17,7 +17,7 @@ import (
 // the topic secret.
 type secretKeeper struct{ auth.Open }
 
-func (secretKeeper) Identify(c auth.Credentials) (*auth.Grant, error) {
+func (secretKeeper) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
 	if c.Authorization == "bad" {
 		return nil, wire.NewProblem(wire.CodeUnauthorized, "say who you are", "unknown")
 	}
@@ -27,7 +27,7 @@ func (secretKeeper) Identify(c auth.Credentials) (*auth.Grant, error) {
 // everyName accepts any name in Authorization and allows everything.
 type everyName struct{ auth.Open }
 
-func (everyName) Identify(c auth.Credentials) (*auth.Grant, error) {
+func (everyName) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
 	return &auth.Grant{Subject: c.Authorization}, nil
 }
 
@@ -41,7 +41,7 @@ func (secretKeeper) Allow(_ *auth.Grant, _ auth.Right, topic string) error {
 // powerless is an authority without any rights.
 type powerless struct{ auth.Open }
 
-func (powerless) Identify(c auth.Credentials) (*auth.Grant, error) {
+func (powerless) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
 	return &auth.Grant{Subject: c.Authorization}, nil
 }
 

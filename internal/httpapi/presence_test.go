@@ -19,7 +19,7 @@ import (
 // ann may see who is there.
 type viewers struct{ auth.Open }
 
-func (viewers) Identify(c auth.Credentials) (*auth.Grant, error) {
+func (viewers) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
 	rights := `[{"topics":["chat.>","_presence.>"],"allow":["subscribe","history","publish","delete"]}]`
 	if c.Authorization == "ann" {
 		rights = `[{"topics":["chat.>"],"allow":["subscribe","presence"]}]`

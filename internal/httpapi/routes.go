@@ -138,7 +138,7 @@ func acceptsOf(r *http.Request) app.Accepts {
 
 // poll answers a session's poll.
 func (a *API) poll(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	s, req, err := a.App.Poll(c, app.Poll{Session: []byte(mux.Vars(r)["id"]), Query: []byte(r.URL.RawQuery), Accepts: acceptsOf(r)})
+	s, req, err := a.App.Poll(r.Context(), c, app.Poll{Session: []byte(mux.Vars(r)["id"]), Query: []byte(r.URL.RawQuery), Accepts: acceptsOf(r)})
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,10 @@
 package httpapi
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,39 +12,71 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A call holds its slot until its answer is written. So the number of slots bounds the
-// answers that wait for slow readers.
-func TestASlowReaderHoldsItsSlot(t *testing.T) {
-	for _, ask := range []string{"GET /v1/openapi.yaml", "GET /v1/topics/large/messages", "GET /v1/topics?limit=1000"} {
+// An answer that its client does not read holds no slot: not of publishes, nor of reads. Its
+// bytes count against the client's share of memory (TestUnreadBytesAreCounted).
+func TestAnAnswerThatIsNotReadHoldsNoSlot(t *testing.T) {
+	many := "[" + strings.Repeat(`{"topic":"b","data":1},`, 499) + `{"topic":"b","data":1}]`
+	for _, ask := range []string{
+		"GET /v1/openapi.yaml", "GET /v1/topics/large/messages", "GET /v1/topics?limit=1000", "GET /v1/topics/large", "GET /v1/sessions/ID",
+		"GET /v1/topics/present/presence", "DELETE /v1/topics/large", "PATCH /v1/sessions/ID\r\nContent-Type: application/json\r\nContent-Length: 13|{\"add\":[\"c\"]}",
+		"POST /v1/messages\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(many)) + "|" + many,
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
+			k := newKit(t, settings{
+				limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second},
+				broker: broker.Config{Rules: []broker.Rule{{Name: "present", Pattern: "present", Presence: true}}},
+			})
 			k.wantOK("/v1/topics/large/messages", `"`+strings.Repeat("x", 60_000)+`"`, jsonType)
 			for range 100 {
 				k.wantOK("/v1/topics/"+strings.Repeat("long", 60)+time.Now().Format("150405")+"/messages", "1", jsonType)
 				time.Sleep(time.Second)
 			}
+			line, body, _ := strings.Cut(strings.ReplaceAll(ask, "ID", k.open(`{"topics":["present"]}`).Session), "|")
+			head, fields, _ := strings.Cut(line, "\r\n")
+			if fields != "" {
+				fields += "\r\n"
+			}
 			nc, err := k.dial()
 			require.NoError(t, err)
 			defer nc.Close()
-			_, err = nc.Write([]byte(ask + " HTTP/1.1\r\nHost: x\r\n\r\n"))
+			_, err = nc.Write([]byte(head + " HTTP/1.1\r\nHost: x\r\n" + fields + "\r\n" + body))
 			require.NoError(t, err)
 			synctest.Wait()
-			p := k.wantProblem(wire.CodeOverloaded, "POST", "/v1/topics/b/messages", "1", jsonType)
-			require.Contains(t, p.Detail, "limits.calls", ask)
-			resp, err := http.ReadResponse(bufio.NewReader(nc), nil)
-			require.NoError(t, err)
-			_, err = io.Copy(io.Discard, resp.Body)
-			require.NoError(t, err)
-			require.NoError(t, resp.Body.Close())
 			begun := time.Now()
 			k.wantOK("/v1/topics/b/messages", "1", jsonType)
+			status, _ := k.get("GET", "/v1/topics?limit=1", "")
+			require.Equal(t, http.StatusOK, status)
 			require.Zero(t, time.Since(begun), ask)
+			answer := make([]byte, 12)
+			_, err = io.ReadFull(nc, answer)
+			require.NoError(t, err)
+			require.Equal(t, "HTTP/1.1 200", string(answer), ask)
 		})
 	}
+}
+
+// Reads wait for reads, and publishes for publishes.
+func TestReadsAndPublishesHaveSlotsOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
+		k.wantOK("/v1/topics/a/messages", "1", jsonType)
+		read, err := k.cfg.Limiter.BeginRead(t.Context(), limit.Who{})
+		require.NoError(t, err)
+		k.wantOK("/v1/topics/a/messages", "1", jsonType)
+		require.Contains(t, k.wantProblem(wire.CodeOverloaded, "GET", "/v1/topics/a", "").Detail, "limits.calls")
+		read.End()
+		publish, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+		require.NoError(t, err)
+		status, _ := k.get("GET", "/v1/topics/a", "")
+		require.Equal(t, http.StatusOK, status)
+		require.Contains(t, k.wantProblem(wire.CodeOverloaded, "POST", "/v1/topics/a/messages", "1", jsonType).Detail, "limits.calls")
+		publish.End()
+	})
 }
 
 // An event stream of a pattern opens a session. The second one exceeds the rate of

@@ -47,7 +47,7 @@ func (r *recorder) take() []string {
 
 var ann = &auth.Grant{Subject: "ann"}
 
-func (r *recorder) Identify(auth.Credentials) (*auth.Grant, error) {
+func (r *recorder) Identify(auth.Credentials, bool) (*auth.Grant, error) {
 	r.note("identify")
 	return ann, nil
 }

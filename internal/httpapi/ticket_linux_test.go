@@ -40,7 +40,7 @@ func newNames(t *testing.T) names {
 	return n
 }
 
-func (n names) Identify(c auth.Credentials) (*auth.Grant, error) {
+func (n names) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
 	if c == (auth.Credentials{}) {
 		return n.nobody, nil
 	}

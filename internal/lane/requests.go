@@ -99,7 +99,15 @@ func (c *conn) servePoll(kind form, r *request) {
 			return
 		}
 	} else {
-		s, req, err = c.lane.cfg.App.Poll(caller, app.Poll{Session: r.name, Known: c.session, Query: r.query, Accepts: r.fields.accepts})
+		p := app.Poll{Session: r.name, Known: c.session, Query: r.query, Accepts: r.fields.accepts}
+		if s, req, err = c.lane.cfg.App.Poll(app.NoWait, caller, p); errors.Is(err, app.ErrWouldWait) {
+			again := app.Poll{Session: bytes.Clone(r.name), Known: c.session, Query: bytes.Clone(r.query), Accepts: p.Accepts}
+			c.callAside(r, 0, func(ctx context.Context) func(*conn) {
+				s, req, err := c.lane.cfg.App.Poll(ctx, caller, again)
+				return func(c *conn) { c.answerPoll(s, req, err) }
+			})
+			return
+		}
 	}
 	c.accept(r, 0)
 	c.answerPoll(s, req, err)

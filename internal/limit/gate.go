@@ -12,8 +12,13 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Gate has a number of slots. When all are in use, callers queue for one, in order,
-// for a limited time; the queue is bounded. All methods may be called concurrently.
+// A Gate has a number of slots. When all are in use, callers queue for one, for a limited
+// time; the queue is bounded. A slot that becomes free goes to the addresses in the queue in
+// turn, and to the callers of one address in order. So an address may use every slot while
+// nobody else waits, and keeps nobody else from a slot for longer than a call takes. When the
+// queue is full, a caller takes a place from the address that has most in the queue: that of its
+// newest caller. That address must have two callers more than the caller's own. All methods may
+// be called concurrently.
 type Gate struct {
 	name, setting string // immutable
 	limited       prometheus.Counter
@@ -23,23 +28,35 @@ type Gate struct {
 	slots   int
 	queue   int // how many callers may wait
 	wait    time.Duration
-	taken   int       // slots in use; more than slots after Set has lowered them
-	waiting list.List // of chan struct{}, closed when the caller gets a slot
+	taken   int               // slots in use; more than slots after Set has lowered them
+	waiting int               // callers in the queue
+	lines   map[*Source]*line // the queue, by address
+	turns   list.List         // of *line, in the order of their turns
+}
+
+// A line has the callers of one address that wait, in order: at least one.
+type line struct {
+	of      *Source       // nil: callers without an address
+	callers list.List     // of chan error, which gets nil with a slot, or why there is none
+	turn    *list.Element // in Gate.turns
 }
 
 // NewGate returns a gate of that many slots. At most queue callers wait for one, each for
-// the given time. Metrics use the name; problems name the setting.
+// the given time. Metrics use the name; problems name the setting, or the name if it is empty.
 func NewGate(name, setting string, slots, queue int, wait time.Duration, m *metrics.Metrics) *Gate {
 	return &Gate{
-		name: name, setting: setting, slots: slots, queue: queue, wait: wait,
+		name: name, setting: setting, slots: slots, queue: queue, wait: wait, lines: make(map[*Source]*line),
 		limited: m.Limited.WithLabelValues(name), waited: m.WaitSeconds.WithLabelValues(name),
 	}
 }
 
-// Enter takes a slot, now or after a wait. If the queue is full, or no slot became free
-// in time, the error is a *wire.Problem, overloaded. If ctx ends first, or has ended when
-// Enter would wait, the error is that of ctx. Without an error, call Leave.
-func (g *Gate) Enter(ctx context.Context) error {
+// Enter is EnterAs for a caller without an address.
+func (g *Gate) Enter(ctx context.Context) error { return g.EnterAs(ctx, Who{}) }
+
+// EnterAs takes a slot for w, now or after a wait. If the queue is full, or no slot became
+// free in time, the error is a *wire.Problem, overloaded. If ctx ends first, or has ended when
+// EnterAs would wait, the error is that of ctx. Without an error, call Leave.
+func (g *Gate) EnterAs(ctx context.Context, w Who) error {
 	g.mu.Lock()
 	// Fast path: a slot is free, so no caller waits.
 	if g.taken < g.slots {
@@ -47,7 +64,8 @@ func (g *Gate) Enter(ctx context.Context) error {
 		g.mu.Unlock()
 		return nil
 	}
-	if g.waiting.Len() >= g.queue {
+	own := g.lines[w.source]
+	if g.waiting >= g.queue && g.placeLocked(own) == nil {
 		defer g.mu.Unlock()
 		return g.refuseLocked("and the queue is full")
 	}
@@ -55,21 +73,58 @@ func (g *Gate) Enter(ctx context.Context) error {
 		g.mu.Unlock()
 		return err
 	}
-	ready, wait := make(chan struct{}), g.wait
-	inQueue := g.waiting.PushBack(ready)
+	if g.waiting >= g.queue {
+		longest := g.placeLocked(own)
+		g.removeLocked(longest, longest.callers.Back()) <- g.refuseLocked("and the queue is full")
+	}
+	if own = g.lines[w.source]; own == nil {
+		own = &line{of: w.source}
+		own.turn = g.turns.PushBack(own)
+		g.lines[w.source] = own
+	}
+	ready, wait := make(chan error, 1), g.wait
+	inLine := own.callers.PushBack(ready)
+	g.waiting++
 	g.mu.Unlock()
-	return g.await(ctx, inQueue, ready, wait)
+	return g.await(ctx, own, inLine, ready, wait)
 }
 
-func (g *Gate) await(ctx context.Context, inQueue *list.Element, ready <-chan struct{}, wait time.Duration) error {
+// placeLocked returns the longest line, if its newest caller has to give its place in the queue
+// to another of the line own, which may be nil. Otherwise it returns nil.
+func (g *Gate) placeLocked(own *line) *line {
+	least := 2
+	if own != nil {
+		least += own.callers.Len()
+	}
+	var longest *line
+	for _, l := range g.lines {
+		if n := l.callers.Len(); n >= least {
+			least, longest = n+1, l
+		}
+	}
+	return longest
+}
+
+// removeLocked removes a caller from the queue.
+func (g *Gate) removeLocked(from *line, caller *list.Element) (ready chan<- error) {
+	g.waiting--
+	ready = from.callers.Remove(caller).(chan error)
+	if from.callers.Len() == 0 {
+		g.turns.Remove(from.turn)
+		delete(g.lines, from.of)
+	}
+	return ready
+}
+
+func (g *Gate) await(ctx context.Context, in *line, inLine *list.Element, ready <-chan error, wait time.Duration) error {
 	begun := time.Now()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	defer func() { g.waited.Observe(time.Since(begun).Seconds()) }()
 	var err error
 	select {
-	case <-ready:
-		return nil
+	case err := <-ready:
+		return err
 	case <-timer.C:
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -77,21 +132,22 @@ func (g *Gate) await(ctx context.Context, inQueue *list.Element, ready <-chan st
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
-	case <-ready: // in the last moment
-		if err != nil {
-			g.leaveLocked()
+	case refused := <-ready: // in the last moment
+		if err == nil || refused != nil {
+			return refused
 		}
+		g.leaveLocked()
 		return err
 	default:
 	}
-	g.waiting.Remove(inQueue)
+	g.removeLocked(in, inLine)
 	if err == nil {
 		err = g.refuseLocked("and none became free within " + wait.String())
 	}
 	return err
 }
 
-// Leave frees a slot, for the caller that has waited longest.
+// Leave frees a slot, for the address whose turn it is.
 func (g *Gate) Leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,9 +163,11 @@ func (g *Gate) leaveLocked() {
 }
 
 func (g *Gate) admitLocked() {
-	for g.taken < g.slots && g.waiting.Len() > 0 {
+	for g.taken < g.slots && g.waiting > 0 {
 		g.taken++
-		close(g.waiting.Remove(g.waiting.Front()).(chan struct{}))
+		next := g.turns.Front().Value.(*line)
+		g.turns.MoveToBack(next.turn)
+		g.removeLocked(next, next.callers.Front()) <- nil
 	}
 }
 
@@ -126,11 +184,14 @@ func (g *Gate) Set(slots, queue int, wait time.Duration) {
 func (g *Gate) Gauge() metrics.Limit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return metrics.Limit{Name: g.name, Most: g.slots, InUse: g.taken, Waiting: g.waiting.Len()}
+	return metrics.Limit{Name: g.name, Most: g.slots, InUse: g.taken, Waiting: g.waiting}
 }
 
 func (g *Gate) refuseLocked(why string) error {
 	g.limited.Inc()
-	return wire.NewProblem(wire.CodeOverloaded, "wait for retry_after_ms, or raise "+g.setting,
-		"%s allows %d at a time, %s", g.setting, g.slots, why).Retry(max(time.Second, g.wait/2))
+	remedy, what := "wait for retry_after_ms", "the daemon checks "+g.name+","
+	if g.setting != "" {
+		remedy, what = remedy+", or raise "+g.setting, g.setting+" allows"
+	}
+	return wire.NewProblem(wire.CodeOverloaded, remedy, "%s %d at a time, %s", what, g.slots, why).Retry(max(time.Second, g.wait/2))
 }

@@ -135,3 +135,70 @@ func TestNoSlotIsLostAtTheLastMoment(t *testing.T) {
 		require.Equal(t, metrics.Limit{Name: "calls", Most: 3}, g.Gauge())
 	})
 }
+
+// enterAs has n callers of an address queue, one after the other. Each notes its name when it
+// has a slot, or the name with "!" when it is refused.
+func enterAs(t *testing.T, g *Gate, w Who, name string, n int, note func(string)) {
+	for range n {
+		go func() {
+			if g.EnterAs(t.Context(), w) != nil {
+				note(name + "!")
+				return
+			}
+			note(name)
+		}()
+		synctest.Wait()
+	}
+}
+
+// An address may use every slot while nobody else waits. Then addresses get slots in turn.
+func TestAddressesGetSlotsInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(2, 100, time.Minute)
+		many, few, one := Who{source: &Source{}}, Who{source: &Source{}}, Who{source: &Source{}}
+		var order []string
+		note := func(name string) { order = append(order, name) }
+		enterAs(t, g, many, "many", 6, note)
+		require.Equal(t, []string{"many", "many"}, order)
+		enterAs(t, g, few, "few", 2, note)
+		enterAs(t, g, one, "one", 1, note)
+		require.Equal(t, 7, g.Gauge().Waiting)
+		for range 7 {
+			g.Leave()
+			synctest.Wait()
+		}
+		require.Equal(t, []string{"many", "few", "one", "many", "few", "many", "many"}, order[2:])
+		g.Leave()
+		g.Leave()
+		require.Empty(t, g.lines)
+		require.Zero(t, g.turns.Len()+g.Gauge().InUse)
+	})
+}
+
+// One address cannot fill the queue for others.
+func TestAFullQueueHasPlaceForOtherAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(1, 4, time.Minute)
+		many, few := Who{source: &Source{}}, Who{source: &Source{}}
+		require.NoError(t, g.Enter(t.Context()))
+		var order []string
+		note := func(name string) { order = append(order, name) }
+		enterAs(t, g, many, "many", 5, note)
+		require.Equal(t, []string{"many!"}, order)
+
+		mustNotWait, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, g.EnterAs(mustNotWait, few), context.Canceled, "it displaces nobody")
+		require.Equal(t, []string{"many!"}, order)
+
+		enterAs(t, g, few, "few", 3, note)
+		require.Equal(t, []string{"many!", "many!", "many!", "few!"}, order)
+		require.Equal(t, 4, g.Gauge().Waiting)
+		order = nil
+		for range 4 {
+			g.Leave()
+			synctest.Wait()
+		}
+		require.Equal(t, []string{"many", "few", "many", "few"}, order)
+	})
+}

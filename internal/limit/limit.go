@@ -3,13 +3,15 @@
 // of one pattern, and from all clients.
 //
 // Slots for calls and sessions are shared by all clients. When none is free, a call waits
-// for one, in order, for a limited time (Gate). A call that exceeds another limit is
+// for one, for a limited time, and addresses get theirs in turn (Gate). Calls that only read
+// have slots of their own, so that they cannot hold up publishes. A call that exceeds another limit is
 // refused at once (Refusal). A client that ignores refusals gets them late, so that its
 // retries do not burden the others.
 package limit
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,7 +29,9 @@ type Limiter struct {
 	metrics *metrics.Metrics
 
 	inForce     atomic.Pointer[inForce]
-	calls       *Gate
+	calls       *Gate // that change something
+	reads       *Gate // calls that do not
+	signatures  *Gate // checks of the signatures of tokens
 	sessions    *Gate
 	connections atomic.Int64
 	held        atomic.Int64  // refusals that wait, see Hold
@@ -83,10 +87,12 @@ func (l *Limiter) newRates(cfg Config) *rates {
 func New(cfg Config, m *metrics.Metrics) *Limiter {
 	cfg = cfg.WithDefaults()
 	l := &Limiter{
-		metrics:  m,
-		calls:    NewGate("calls", "limits.calls", cfg.Calls, cfg.WaitingCalls, cfg.Wait, m),
-		sessions: NewGate("sessions", "limits.sessions", cfg.Sessions, cfg.PendingSessions, cfg.Wait, m),
-		released: make(chan struct{}),
+		metrics:    m,
+		calls:      NewGate("calls", "limits.calls", cfg.Calls, cfg.WaitingCalls, cfg.Wait, m),
+		reads:      NewGate("reads", "limits.calls", cfg.Calls, cfg.WaitingCalls, cfg.Wait, m),
+		signatures: NewGate("signatures", "", max(1, runtime.GOMAXPROCS(0)/2), cfg.WaitingCalls, cfg.Wait, m),
+		sessions:   NewGate("sessions", "limits.sessions", cfg.Sessions, cfg.PendingSessions, cfg.Wait, m),
+		released:   make(chan struct{}),
 	}
 	l.release = sync.OnceFunc(func() { close(l.released) })
 	l.addresses.init()
@@ -106,6 +112,8 @@ func (l *Limiter) Reload(cfg Config) {
 	}
 	l.inForce.Store(f)
 	l.calls.Set(cfg.Calls, cfg.WaitingCalls, cfg.Wait)
+	l.reads.Set(cfg.Calls, cfg.WaitingCalls, cfg.Wait)
+	l.signatures.Set(max(1, runtime.GOMAXPROCS(0)/2), cfg.WaitingCalls, cfg.Wait)
 	l.sessions.Set(cfg.Sessions, cfg.PendingSessions, cfg.Wait)
 }
 
@@ -224,19 +232,32 @@ type Call struct {
 	source *Source
 }
 
-// Begin begins a call of w. It waits for a slot as Gate.Enter does. The error is a
-// *wire.Problem, a *Refusal or that of ctx. Without an error, call End.
-func (l *Limiter) Begin(ctx context.Context, w Who) (Call, error) {
+// Begin begins a call of w that changes something. It waits for a slot as Gate.EnterAs does.
+// The error is a *wire.Problem, a *Refusal or that of ctx. Without an error, call End.
+func (l *Limiter) Begin(ctx context.Context, w Who) (Call, error) { return l.begin(ctx, w, l.calls) }
+
+// BeginRead is Begin for a call that changes nothing.
+func (l *Limiter) BeginRead(ctx context.Context, w Who) (Call, error) {
+	return l.begin(ctx, w, l.reads)
+}
+
+func (l *Limiter) begin(ctx context.Context, w Who, gate *Gate) (Call, error) {
 	call, err := l.BeginElsewhere(w)
 	if err != nil {
 		return Call{}, err
 	}
-	if err := l.calls.Enter(ctx); err != nil {
+	if err := gate.EnterAs(ctx, Who{source: call.source}); err != nil {
 		call.End()
 		return Call{}, err
 	}
-	call.gate = l.calls
+	call.gate = gate
 	return call, nil
+}
+
+// BeginSignature begins the check of a signature for w. It waits and fails as Begin does.
+// Without an error, call leave.
+func (l *Limiter) BeginSignature(ctx context.Context, w Who) (leave func(), err error) {
+	return l.signatures.Leave, l.signatures.EnterAs(ctx, w.current())
 }
 
 // BeginElsewhere is Begin for a call that takes a slot of another gate. It counts only
@@ -272,7 +293,7 @@ func (l *Limiter) Sweep(now time.Time) {
 // Gauges adds the state of all limits to g.
 func (l *Limiter) Gauges(g *metrics.Gauges) {
 	f := l.inForce.Load()
-	g.Limits = append(g.Limits, l.calls.Gauge(), l.sessions.Gauge(),
+	g.Limits = append(g.Limits, l.calls.Gauge(), l.reads.Gauge(), l.signatures.Gauge(), l.sessions.Gauge(),
 		metrics.Limit{Name: "connections", Most: f.Connections, InUse: int(l.connections.Load())},
 		metrics.Limit{Name: "address_connections", Most: f.AddressConnections, OfOne: true},
 		metrics.Limit{Name: "address_calls", Most: f.AddressCalls, OfOne: true},

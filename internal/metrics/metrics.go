@@ -102,7 +102,7 @@ const (
 // by their owners.
 var (
 	endings     = []string{string(Refused), string(SlowHead), string(SlowBody), string(SlowReader), string(Silent)}
-	limits      = []string{"topics", "all_subscriptions", "stateless_sessions", "calls", "sessions", "address_calls", "connections", "address_connections", "pending_messages_per_session", "open_files", "memory", "fan_out"}
+	limits      = []string{"topics", "all_subscriptions", "stateless_sessions", "calls", "reads", "signatures", "sessions", "address_calls", "connections", "address_connections", "pending_messages_per_session", "open_files", "memory", "fan_out"}
 	evictions   = []string{"expired", "evicted", "deleted", "lost", "memory", "disk"}
 	sessionEnds = []string{"closed", "inactive", "draining", "slow", "topics", "revoked"}
 	pollEnds    = []string{outcomeFrames, "empty", "gone", string(wire.CodeStaleAck), string(wire.CodeAckBeyondSent), string(wire.CodePollReplaced), string(wire.CodeSessionEnded), string(wire.CodeTokenExpired), string(wire.CodeUnauthorized), string(wire.CodeDraining)}
