@@ -19,10 +19,11 @@ import (
 // An Authority authenticates callers and decides what they may do. It never blocks. Its
 // errors are *wire.Problems: unauthorized, token_expired, forbidden. Without credentials,
 // Identify returns an anonymous grant. Without verify, it takes microseconds: its error is
-// auth.ErrUnverified where it would have to check a signature. For a pattern, Allow answers for all topics that the
-// pattern matches. AllowAny refuses an anonymous grant without any right. Revoked reports
-// whether a grant was revoked since Identify returned it. It runs for each command and does
-// not allocate. Names returns names and patterns that match all topics that Allow allows.
+// auth.ErrUnverified where it would have to check a signature. For a pattern, Allow answers for
+// all topics that the pattern matches. AllowAny refuses an anonymous grant without any right.
+// Revoked reports whether a grant was revoked since Identify returned it. It runs for each
+// command and does not allocate. Names returns names and patterns that match all topics that
+// Allow allows.
 type Authority interface {
 	Identify(c auth.Credentials, verify bool) (*auth.Grant, error)
 	Revoked(g *auth.Grant) bool

@@ -4,9 +4,9 @@
 //
 // Slots for calls and sessions are shared by all clients. When none is free, a call waits
 // for one, for a limited time, and addresses get theirs in turn (Gate). Calls that only read
-// have slots of their own, so that they cannot hold up publishes. A call that exceeds another limit is
-// refused at once (Refusal). A client that ignores refusals gets them late, so that its
-// retries do not burden the others.
+// have slots of their own, so that they cannot hold up publishes. A call that exceeds another
+// limit is refused at once (Refusal). A client that ignores refusals gets them late, so that
+// its retries do not burden the others.
 package limit
 
 import (
