@@ -110,9 +110,11 @@ func rarely(h http.Handler) http.Handler {
 // mostProfileSeconds bounds how long a profile is collected, and so what it holds.
 const mostProfileSeconds = 60
 
-// bounded serves profiles, unless they are collected for too long.
+// bounded serves profiles, unless they are collected for too long. It drops the body, because
+// pprof would read a form in it, with other seconds and of any size.
 func bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.NoBody
 		if seconds := r.URL.Query().Get("seconds"); seconds != "" {
 			if n, err := strconv.ParseFloat(seconds, 64); err != nil || !(n > 0 && n <= mostProfileSeconds) {
 				writeProblem(w, wire.NewProblem(wire.CodeInvalidRequest, fmt.Sprintf("send seconds=N, with N from 1 to %d", mostProfileSeconds), "seconds is not valid"))

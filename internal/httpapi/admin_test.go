@@ -324,6 +324,11 @@ func TestProfilesAreBounded(t *testing.T) {
 			require.Contains(t, w.Body.String(), "from 1 to 60")
 		}
 	}
+	form := "--b\r\nContent-Disposition: form-data; name=\"seconds\"\r\n\r\nx\r\n--b--\r\n"
+	r := newRequest("GET", "/debug/pprof/goroutine", form, []string{"Content-Type: multipart/form-data; boundary=b", key})
+	w := httptest.NewRecorder()
+	NewAdmin(cfg.admin("")).ServeHTTP(w, r)
+	require.Equal(t, http.StatusOK, w.Code, "a form in the body does not count")
 	for _, method := range []string{"GET", "POST"} {
 		w := askAs(cfg.admin(""), false, [2]string{method, "/debug/pprof/symbol"}, key)
 		require.GreaterOrEqual(t, w.Code, http.StatusNotFound, method)
