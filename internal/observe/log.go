@@ -37,6 +37,7 @@ type Log struct {
 type lines struct {
 	text    []byte
 	byLevel linesByLevel
+	lost    linesByLevel // as the last of them says, if any
 }
 
 // linesByLevel counts lines of zapcore.DebugLevel, InfoLevel, WarnLevel, and ErrorLevel and above.
@@ -155,7 +156,7 @@ func (l *Log) take(empty []byte, closing bool) lines {
 	l.waiting, l.closed = lines{text: empty}, closing
 	if l.lost != (linesByLevel{}) {
 		batch.text = append(batch.text, l.notice()...)
-		l.lost = linesByLevel{}
+		batch.lost, l.lost = l.lost, linesByLevel{}
 	}
 	return batch
 }
@@ -185,5 +186,6 @@ func (l *Log) write(batch lines) {
 	defer l.mu.Unlock()
 	for level, n := range batch.byLevel {
 		l.dropLocked(level, n)
+		l.lost[level] += batch.lost[level] // nobody has read it
 	}
 }
