@@ -105,9 +105,11 @@ type Authority struct {
 	tokens    cache
 	certified cache // of certificates
 
-	refreshing  sync.Mutex // held by Refresh and rebuild; guards the fields below
-	files       []*keyFile
-	authorities []digest // of certificates
+	reading sync.Mutex // held by Refresh, also while a file system hangs; guards the files but for their keys
+	files   []*keyFile // immutable
+
+	rebuilding  sync.Mutex // guards the keys of the files, and authorities; taken after reading, and never during I/O
+	authorities []digest   // of certificates
 }
 
 // A trust is what verifies tokens and certificates until the next rebuild. But for refused, it
@@ -256,17 +258,20 @@ func (a *Authority) refreshAPIKeys(now time.Time) (changed bool) {
 }
 
 func (a *Authority) refreshFiles(now time.Time) (changed bool) {
-	a.refreshing.Lock()
-	defer a.refreshing.Unlock()
+	a.reading.Lock()
+	defer a.reading.Unlock()
 	for _, f := range a.files {
-		again, err := f.refresh(now)
+		keys, err := f.refresh(now)
 		switch {
 		case err != nil:
 			a.failures.Inc()
 			a.log.Error("cannot read a file of auth.keys: its keys stay as they were", zap.Error(err))
-		case again:
+		case keys != nil:
 			changed = true
-			a.log.Info("a file of auth.keys has changed", zap.String("file", f.path), zap.Int("keys", len(f.keys)))
+			a.rebuilding.Lock()
+			f.keys = keys
+			a.rebuilding.Unlock()
+			a.log.Info("a file of auth.keys has changed", zap.String("file", f.path), zap.Int("keys", len(keys)))
 		}
 	}
 	return changed
@@ -275,8 +280,8 @@ func (a *Authority) refreshFiles(now time.Time) (changed bool) {
 // rebuild puts all keys in force. What other keys verified is not valid any more. It notes
 // whether a key is gone.
 func (a *Authority) rebuild() {
-	a.refreshing.Lock()
-	defer a.refreshing.Unlock()
+	a.rebuilding.Lock()
+	defer a.rebuilding.Unlock()
 	is := &trust{prints: make(map[digest]bool), current: make(map[digest]bool)}
 	add := func(keys []key, stale bool) {
 		for _, k := range keys {

@@ -20,9 +20,9 @@ func (a *Authority) TrustCertificatesOf(authorities []*x509.Certificate) {
 	for i, of := range authorities {
 		prints[i] = sha256.Sum256(of.RawSubjectPublicKeyInfo)
 	}
-	a.refreshing.Lock()
+	a.rebuilding.Lock()
 	a.authorities = prints
-	a.refreshing.Unlock()
+	a.rebuilding.Unlock()
 	a.rebuild()
 }
 

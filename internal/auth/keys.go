@@ -58,7 +58,7 @@ const wantKeys = "want a public key in PEM (-----BEGIN PUBLIC KEY-----), a JWK o
 // A keyFile is a file of keys, and the keys that it had when it was last valid.
 type keyFile struct {
 	watchedFile
-	keys []key
+	keys []key // the owner puts here what refresh returns
 }
 
 // openKeyFiles reads all keys of some files.
@@ -66,7 +66,7 @@ func openKeyFiles(paths []string, now time.Time) (files []*keyFile, err error) {
 	total := 0
 	for _, path := range paths {
 		f := &keyFile{watchedFile: watchedFile{path: path, most: maxKeyFileBytes}}
-		if _, err := f.refresh(now); err != nil {
+		if f.keys, err = f.refresh(now); err != nil {
 			return nil, err
 		}
 		total += len(f.keys)
@@ -78,21 +78,20 @@ func openKeyFiles(paths []string, now time.Time) (files []*keyFile, err error) {
 	return files, nil
 }
 
-// refresh reads the file again if it has changed. After an error the keys stay as they were.
-func (f *keyFile) refresh(now time.Time) (changed bool, err error) {
+// refresh reads the file again if it has changed. Otherwise, and with an error, keys is nil.
+func (f *keyFile) refresh(now time.Time) (keys []key, err error) {
 	text, err := f.read(now)
 	if text == nil || err != nil {
-		return false, err
+		return nil, err
 	}
-	keys, err := parseKeys(text)
+	keys, err = parseKeys(text)
 	if err == nil && len(keys) > maxKeys {
 		err = fmt.Errorf("holds %d keys: want at most %d", len(keys), maxKeys)
 	}
 	if err != nil {
-		return false, fmt.Errorf("%s %w", f.path, err)
+		return nil, fmt.Errorf("%s %w", f.path, err)
 	}
-	f.keys = keys
-	return true, nil
+	return keys, nil
 }
 
 // parseKeys reads the keys of a file: public keys in PEM, a JWK or a JWK set. It refuses

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -301,4 +302,22 @@ func TestRefusalsAreBounded(t *testing.T) {
 	require.Nil(t, r.get(name(0), now))
 	require.NotNil(t, r.get(name(10*refusalsKept-1), now))
 	require.NotNil(t, r.get(name(9*refusalsKept), now))
+}
+
+// The file system of a file of keys hangs. Other keys come into force meanwhile: a reload and a
+// fetch of the JWKS do not wait.
+func TestAFileOfKeysThatHangsHoldsUpNoOtherKeys(t *testing.T) {
+	path := file(t, publicPEM(edKey()))
+	a := newAuthority(t, func(c *Config) { c.Keys = []string{path} })
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	refreshed := make(chan bool, 1)
+	go func() { refreshed <- a.Refresh(time.Now()) }()
+	hung, err := os.OpenFile(path, os.O_WRONLY, 0) // once Refresh reads it
+	require.NoError(t, err)
+	a.TrustCertificatesOf(nil)
+	require.Empty(t, refreshed)
+	require.NoError(t, hung.Close())
+	require.False(t, <-refreshed, "its keys stay as they were")
+	wantAccepted(t, a, token(good()))
 }
