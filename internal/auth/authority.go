@@ -179,7 +179,8 @@ const refreshEvery = time.Second
 
 // Run refreshes the authority, and fetches the keys of the JWKS, if there is one, until ctx
 // ends. It calls revoked when keys were removed or have changed: then sessions may have grants
-// that are revoked. Nothing else waits for a file system that hangs.
+// that are revoked. Nothing else waits for a file system that hangs, and neither does the end
+// of Run, for longer than refreshEvery.
 func (a *Authority) Run(ctx context.Context, revoked func()) {
 	var fetching sync.WaitGroup
 	defer fetching.Wait()
@@ -188,13 +189,26 @@ func (a *Authority) Run(ctx context.Context, revoked func()) {
 	}
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
-	for {
+	refreshed := make(chan bool, 1)
+	for busy := false; ; {
 		select {
 		case now := <-tick.C:
-			if a.Refresh(now) {
+			if !busy {
+				busy = true
+				go func() { refreshed <- a.Refresh(now) }()
+			}
+		case removed := <-refreshed:
+			busy = false
+			if removed {
 				revoked()
 			}
 		case <-ctx.Done():
+			if busy {
+				select {
+				case <-refreshed:
+				case <-time.After(refreshEvery):
+				}
+			}
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -309,15 +310,38 @@ func TestRefusalsAreBounded(t *testing.T) {
 func TestAFileOfKeysThatHangsHoldsUpNoOtherKeys(t *testing.T) {
 	path := file(t, publicPEM(edKey()))
 	a := newAuthority(t, func(c *Config) { c.Keys = []string{path} })
-	require.NoError(t, os.Remove(path))
-	require.NoError(t, syscall.Mkfifo(path, 0o600))
 	refreshed := make(chan bool, 1)
-	go func() { refreshed <- a.Refresh(time.Now()) }()
-	hung, err := os.OpenFile(path, os.O_WRONLY, 0) // once Refresh reads it
-	require.NoError(t, err)
+	hung := hang(t, path, func() { refreshed <- a.Refresh(time.Now()) })
 	a.TrustCertificatesOf(nil)
 	require.Empty(t, refreshed)
 	require.NoError(t, hung.Close())
 	require.False(t, <-refreshed, "its keys stay as they were")
 	wantAccepted(t, a, token(good()))
+}
+
+// Nor does it hold up the end of the daemon.
+func TestAFileOfKeysThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
+	path := file(t, publicPEM(edKey()))
+	a := newAuthority(t, func(c *Config) { c.Keys = []string{path} })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	hung := hang(t, path, func() {
+		defer close(ended)
+		a.Run(ctx, func() {})
+	})
+	cancel()
+	<-ended
+	require.NoError(t, hung.Close())
+}
+
+// hang makes a file hang, and returns it once read, which runs in a goroutine, reads it. Close
+// ends that.
+func hang(t *testing.T, path string, read func()) *os.File {
+	t.Helper()
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	go read()
+	hung, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	return hung
 }
