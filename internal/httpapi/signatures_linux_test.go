@@ -36,7 +36,7 @@ func (u unverified) Identify(c auth.Credentials, verify bool) (*auth.Grant, erro
 // loop serves others. Afterwards it is known.
 func TestALoopVerifiesNoToken(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: unverified{known: &sync.Map{}}}, nil)
+		k := serveLane(t, way, settings{authority: unverified{known: &sync.Map{}}, limits: limit.Config{Wait: surely}}, nil)
 		id := k.openA()
 		ask := func(request, token string) string {
 			return strings.Replace(request, "Host: h\r\n", "Host: h\r\nAuthorization: Bearer "+token+"\r\n", 1)
@@ -90,7 +90,7 @@ func (k *kit) waitingSignatures() int {
 // A new token on a two-way connection waits for its turn. Messages of the session do not.
 func TestATokenOfACommandWaitsForItsTurn(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: unverified{known: &sync.Map{}}}, nil)
+		k := serveLane(t, way, settings{authority: unverified{known: &sync.Map{}}, limits: limit.Config{Wait: surely}}, nil)
 		s := k.connect(wire.Start{Topic: "a"})
 		s.hello()
 		var leave []func()
