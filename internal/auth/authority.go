@@ -190,20 +190,18 @@ func (a *Authority) Run(ctx context.Context, revoked func()) {
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
 	refreshed := make(chan bool, 1)
-	for busy := false; ; {
+	for ticks := tick.C; ; {
 		select {
-		case now := <-tick.C:
-			if !busy {
-				busy = true
-				go func() { refreshed <- a.Refresh(now) }()
-			}
+		case now := <-ticks:
+			ticks = nil // until this one has ended
+			go func() { refreshed <- a.Refresh(now) }()
 		case removed := <-refreshed:
-			busy = false
+			ticks = tick.C
 			if removed {
 				revoked()
 			}
 		case <-ctx.Done():
-			if busy {
+			if ticks == nil {
 				select {
 				case <-refreshed:
 				case <-time.After(refreshEvery):
