@@ -101,7 +101,7 @@ func inspectStore(dir string) (store.Contents, error) {
 func describeStore(out io.Writer, c *store.Contents) error {
 	table := newTable(out)
 	fmt.Fprintf(table, "epoch\t%s\n", c.Epoch)
-	fmt.Fprintf(table, "newest entry\t%d; every number that was used is below the lease, %d\n", c.Last, c.Lease)
+	fmt.Fprintf(table, "newest entry\t%d%s; every number that was used is below the lease, %d\n", c.Last, newestAt(c), c.Lease)
 	fmt.Fprintf(table, "topics\t%d, with %d messages of %d bytes\n", c.Topics, c.Messages, c.Bytes)
 	fmt.Fprintf(table, "idempotency keys\t%d\n", c.Keys)
 	fmt.Fprintf(table, "last daemon\t%s\n", lastDaemon(c))
@@ -111,6 +111,14 @@ func describeStore(out io.Writer, c *store.Contents) error {
 		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\t%s\n", printable(f.Name), f.Kind, f.Bytes, f.Entries, numbersOf(&f), remarkOf(&f))
 	}
 	return table.Flush()
+}
+
+// newestAt says when the newest message was published.
+func newestAt(c *store.Contents) string {
+	if c.Newest == 0 {
+		return ""
+	}
+	return " of " + time.UnixMilli(c.Newest).UTC().Format(time.RFC3339)
 }
 
 func lastDaemon(c *store.Contents) string {
@@ -139,6 +147,8 @@ func numbersOf(f *store.FileContents) string {
 	switch {
 	case f.Kind == store.KindCheckpoint:
 		return fmt.Sprintf("up to %d", f.After)
+	case f.Kind == store.KindMark:
+		return fmt.Sprintf("up to %d", f.Last)
 	case f.Entries == 0:
 		return "-"
 	}
@@ -163,7 +173,11 @@ func verifyStoreCommand() *cobra.Command {
 		Use:   "verify DIR",
 		Short: "Check a whole log, and list the damage",
 		Long: `Read each file of a log, as a start does. The exit code is 0 if a daemon would start
-with the log, and 1 if not. In that case, print each damage with its file and offset.
+with the log, and 1 if not. In that case, print each damage with its file and offset. Damage
+is also a log that ends earlier than its file mark says: a copy that was cut short.
+
+The time of the newest entry shows how old a backup is. A whole older copy of the folder
+is no damage; use repair --restored for it.
 
 An incomplete entry at the end of the log is not damage, but the trace of a crash. The
 next start ignores it.`,
@@ -179,7 +193,7 @@ next start ignores it.`,
 		case c.Refused != "":
 			return showDamage(&c)
 		case !asJSON:
-			fmt.Fprintf(out, "ok: %d files, entries up to %d, %d messages in %d topics; a start %s\n", len(c.Files), c.Last, c.Messages, c.Topics, nextStart(&c))
+			fmt.Fprintf(out, "ok: %d files, entries up to %d%s, %d messages in %d topics; a start %s\n", len(c.Files), c.Last, newestAt(&c), c.Messages, c.Topics, nextStart(&c))
 		}
 		return nil
 	})

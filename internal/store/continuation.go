@@ -114,6 +114,7 @@ func (r *recovering) beginSegment(h *header, now time.Time) error {
 		return fmt.Errorf("sync the folder: %w", err)
 	}
 	s.synced, s.named, w.synced, w.lease, w.current, w.syncedAt = s.size, true, r.last, h.lease, s, now
+	w.durable.reach(s)
 	if r.syncFailed {
 		w.removeFailedSync()
 	}

@@ -144,14 +144,14 @@ func (d *disk) checkpoint() {
 	require.False(d, d.wal.wanted, "the checkpoint was made")
 }
 
-// files returns the names of all files of the log, without the zeros.
+// files returns the names of all files of the log, without the zeros and the mark.
 func (d *disk) files() string {
 	d.Helper()
 	names, err := d.cfg.FS.List()
 	require.NoError(d, err)
 	var short []string
 	for _, name := range names {
-		if !strings.HasSuffix(name, ".lock") {
+		if !strings.HasSuffix(name, ".lock") && name != markName {
 			short = append(short, strings.TrimLeft(name, "0"))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -53,7 +54,7 @@ func (s *snapshot) open() (err error) {
 	if s.names, err = (osFS{s.dir}).List(); err != nil {
 		return err
 	}
-	for _, name := range s.names {
+	for _, name := range slices.Backward(s.names) { // the mark before the segments, which grow
 		f, err := os.Open(filepath.Join(s.dir, name))
 		if err != nil {
 			return err
@@ -113,8 +114,9 @@ func (d Damage) String() string { return fmt.Sprintf("%s, byte %d: %s", d.File, 
 type Contents struct {
 	Files    []FileContents `json:"files"`
 	Epoch    string         `json:"epoch"`
-	Last     uint64         `json:"last"`  // number of the newest entry
-	Lease    uint64         `json:"lease"` // every number that was used is below it
+	Last     uint64         `json:"last"`             // number of the newest entry
+	Newest   int64          `json:"newest,omitempty"` // Unix milliseconds of the newest message; 0: none
+	Lease    uint64         `json:"lease"`            // every number that was used is below it
 	Topics   int            `json:"topics"`
 	Messages int            `json:"messages"`
 	Bytes    int64          `json:"bytes"` // of the messages
@@ -130,7 +132,7 @@ type Contents struct {
 // FileContents are what one file has.
 type FileContents struct {
 	Name    string  `json:"name"`
-	Kind    string  `json:"kind"` // segment, checkpoint or other
+	Kind    string  `json:"kind"` // segment, checkpoint, mark or other
 	Bytes   int64   `json:"bytes"`
 	After   uint64  `json:"after,omitempty"` // it continues after this entry; a checkpoint has the entries up to it
 	Entries int     `json:"entries"`
@@ -147,6 +149,7 @@ type FileContents struct {
 const (
 	KindSegment    = "segment"
 	KindCheckpoint = "checkpoint"
+	KindMark       = "mark" // how far the log reaches
 	KindOther      = "other"
 )
 
@@ -215,6 +218,9 @@ func kindOf(name string) (kind, magic string, number uint64) {
 	if n, ok := numberOf(name, checkpointSuffix); ok {
 		return KindCheckpoint, checkpointMagic, n
 	}
+	if name == markName {
+		return KindMark, markMagic, 0
+	}
 	return KindOther, "", 0
 }
 
@@ -251,6 +257,9 @@ func (l *logFile) inspect(c *FileContents) error {
 	if c.Kind == KindCheckpoint {
 		c.After = l.number
 	}
+	if c.Kind == KindMark {
+		c.Last = l.synced
+	}
 	for {
 		r, err := l.next()
 		switch {
@@ -274,6 +283,7 @@ func (l *logFile) inspect(c *FileContents) error {
 type tally struct {
 	topics map[string]*topicTally
 	keys   int
+	newest int64 // see Contents
 }
 
 type topicTally struct {
@@ -298,6 +308,7 @@ func (c *tally) topic(name string) *topicTally {
 // apply counts an entry. Those that a topic of a checkpoint has already come again.
 func (c *tally) apply(e broker.Entry) error {
 	at := e.Message.Position
+	c.newest = max(c.newest, e.Message.Time)
 	switch e.Op {
 	case broker.OpPublish:
 		if t := c.topic(at.Topic); at.Offset > max(t.head, t.gone) {
@@ -336,7 +347,7 @@ func (c *tally) addTo(to *Contents) {
 			to.Topics, to.Messages, to.Bytes = to.Topics+1, to.Messages+t.messages, to.Bytes+t.bytes
 		}
 	}
-	to.Keys = c.keys
+	to.Keys, to.Newest = c.keys, c.newest
 }
 
 // Verify reads a log as a start does, and changes nothing. The error says why a daemon would

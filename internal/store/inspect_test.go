@@ -102,7 +102,7 @@ func TestEveryDamageCanBeRepaired(t *testing.T) {
 		"a segment after a checkpoint": {func(d *disk) {
 			d.repair()
 			remove(d, segmentName(far+1))
-		}, "1 2 3 gap(lost 3-4) 5 6 gap(lost 6-%d)", far + leaseUnknown},
+		}, "1 2 3 gap(lost 3-4) 5 6 gap(lost 6-%d)", far + far},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := damaged(t)

@@ -17,7 +17,7 @@ import (
 
 // A file of the write-ahead log is a head of 16 bytes, a header record, and more records:
 //
-//	magic  8 bytes: "pubsubL1" is a segment, "pubsubC1" a checkpoint, both of version 1
+//	magic  8 bytes: "pubsubL1" is a segment, "pubsubC1" a checkpoint, "pubsubM1" a mark, all of version 1
 //	seed   8 bytes, random, the same in all files of a log
 //
 //	record:
@@ -50,6 +50,7 @@ const (
 	kindSynced // the file is durable up to a length, and so are all entries up to this record's number
 	kindClosed // as kindSynced, at the end of a segment, by a daemon that stopped
 	kindEnd    // the end of a checkpoint
+	kindMark   // of a mark: a segment, and how many bytes of it are durable
 )
 
 // kinds has the kind of each entry.

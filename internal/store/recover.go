@@ -86,6 +86,8 @@ type recovering struct {
 	hasCheckpoint bool
 	checkpoint    uint64 // number of the newest one
 	syncFailed    bool   // see failedSyncName
+	hasMark       bool
+	cutShort      bool // the log ends before its mark, which a loss of power can cause
 	hasSeed       bool
 	lease         uint64
 	last          uint64 // number of the newest entry that was read
@@ -120,7 +122,7 @@ func (r *recovering) run(now time.Time) error {
 
 // read reads the log, and applies its entries.
 func (r *recovering) read() error {
-	for _, part := range []func() error{r.list, r.readHeaders, r.readAll} {
+	for _, part := range []func() error{r.list, r.readHeaders, r.readAll, r.checkMark} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -152,6 +154,8 @@ func (r *recovering) list() error {
 			r.segments = append(r.segments, &segmentFile{name: name, header: header{number: segment}})
 		case isCheckpoint:
 			r.hasCheckpoint, r.checkpoint = true, checkpoint
+		case name == markName:
+			r.hasMark = true
 		case name == failedSyncName:
 			r.syncFailed = true
 		case strings.HasSuffix(name, unfinishedSuffix) && !r.readOnly:

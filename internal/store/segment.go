@@ -55,6 +55,7 @@ type header struct {
 	synced uint64 // all entries up to this number are durable
 	always bool   // an entry of this file is durable before anybody sees it
 	first  bool   // the log begins with a checkpoint, and this file follows it
+	never  bool   // of the mark
 	boot   string // the kernel's boot id
 }
 
@@ -62,6 +63,7 @@ type header struct {
 const (
 	flagAlways = 1 << iota
 	flagFirst
+	flagNever
 )
 
 func (h *header) append(b []byte, key uint32) []byte {
@@ -78,6 +80,9 @@ func (h *header) append(b []byte, key uint32) []byte {
 	if h.first {
 		flags |= flagFirst
 	}
+	if h.never {
+		flags |= flagNever
+	}
 	b = append(b, flags)
 	b = appendField(b, h.boot)
 	if err := endRecord(b, start, key); err != nil {
@@ -93,7 +98,7 @@ func parseHeader(r record) (header, error) {
 	f := fields{body: r.body}
 	h := header{number: r.number, epoch: f.string(), prev: f.uvarint(), copied: f.uvarint(), lost: f.uvarint(), lease: f.uvarint(), synced: f.uvarint()}
 	flags := f.byte()
-	h.always, h.first = flags&flagAlways > 0, flags&flagFirst > 0
+	h.always, h.first, h.never = flags&flagAlways > 0, flags&flagFirst > 0, flags&flagNever > 0
 	h.boot = f.string()
 	if err := f.end(); err != nil {
 		return header{}, err

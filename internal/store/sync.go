@@ -24,10 +24,11 @@ func (w *WAL) syncStep(now time.Time) {
 		_ = w.sync() // it was logged, and checkpointStep repairs it
 	}
 	w.writing.Lock()
-	defer w.unlock()
 	if w.damaged == nil && w.synced >= w.written {
 		w.syncedAt = now
 	}
+	w.unlock()
+	w.markStep()
 }
 
 // probeLocked tries to write after a failed write: as much as failed, since a full disk may
@@ -126,6 +127,7 @@ func (w *WAL) endSyncLocked(j syncJob, err error) error {
 	}
 	for i, s := range j.files {
 		s.synced, s.named = max(s.synced, j.sizes[i]), true
+		w.durable.reach(s)
 	}
 	if w.damaged == nil { // else what is in older files is durable once a checkpoint is
 		w.synced = max(w.synced, j.number)

@@ -163,5 +163,5 @@ func (r *recovering) lose(upTo uint64) error {
 
 // mayHaveLost reports whether entries that were visible may be missing at the end of the log.
 func (r *recovering) mayHaveLost() bool {
-	return r.wal.repairs || !r.Clean && !r.SameBoot && (!r.newest.always || r.Cut > 0)
+	return r.wal.repairs || r.cutShort || !r.Clean && !r.SameBoot && (!r.newest.always || r.Cut > 0)
 }

@@ -72,6 +72,7 @@ type WAL struct {
 	partBytes int64      // of the checkpoint that is under way
 	wanted    bool       // a checkpoint is wanted
 	repairs   bool       // see Repair; immutable
+	durable   mark       // the newest segment of a mark, and its size
 
 	syncing     sync.Mutex // held while files are synced; taken after writing
 	syncFailure error      // of a sync that is not noted in damaged yet; guarded by syncing
@@ -81,6 +82,11 @@ type WAL struct {
 	retryAt       time.Time     // after a failure: no checkpoint begins before; else zero
 	retryIn       time.Duration // how long before retryAt it failed; else 0
 	checkpointErr error         // why the last failed one did
+
+	// Owned by syncStep:
+	marked   mark  // that the file has; zero: unknown
+	nextMark mark  // see markStep
+	markErr  error // why the mark could not be written; nil: it was
 }
 
 // NewWAL returns the log of a broker. Its owner calls Feed, which reads the files first.
@@ -168,7 +174,13 @@ func (w *WAL) close(now time.Time) error {
 	w.abortCheckpoint()
 	w.writing.Lock()
 	err := w.endLocked()
+	m := w.markLocked()
 	w.unlock()
+	if err == nil {
+		m.never = false
+		w.writeMark(m)
+		err = w.fs.SyncDir()
+	}
 	w.abandon()
 	if err != nil {
 		return fmt.Errorf("the log on disk was not closed cleanly: %w (the next start recovers it as after a crash)", err)
