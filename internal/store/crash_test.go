@@ -45,9 +45,12 @@ type world struct {
 	epoch  string
 	state  []broker.Entry // of a state file, which the first daemon reads
 	boot   int            // number of the kernel's run
+	ended  bool           // the last process has ended in order
 	silent bool           // a planted bug: a loss is not announced
 	faulty bool           // calls of the file system fail now and then
 	saved  []*message     // were fragile when the checkpoint began
+	due    extent         // durable at the last sync of this process: the next one puts it into the mark
+	marked extent         // the mark reaches at least as far
 
 	metrics *metrics.Metrics
 	process *process
@@ -56,6 +59,17 @@ type world struct {
 
 	report     report
 	transcript []line
+}
+
+// An extent is the newest segment and its size. Zero: unknown.
+type extent struct {
+	name string
+	size int
+}
+
+func (w *world) extent() extent {
+	name := w.fs.newestSegment()
+	return extent{name, len(w.fs.names[name].cache)}
 }
 
 // A report counts what happened.
@@ -368,6 +382,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		"an acknowledged deletion comes back":           func(w *world) { w.fs.bugs.unsynced = kindDelete },
 		"a checkpoint needs a segment that was removed": func(w *world) { w.fs.bugs.removesSoon = true },
 		"a lease is used before it is synced":           func(w *world) { w.fs.bugs.unsynced = kindLease },
+		"a log ends before its mark":                    func(w *world) { w.fs.bugs.hidesMark = true },
 	} {
 		t.Run(bug, func(t *testing.T) {
 			t.Parallel()
@@ -424,6 +439,7 @@ func (w *world) run() {
 			w.live()
 		}
 		w.crash()
+		w.tamper()
 	}
 	w.fs.heal()
 	w.faulty = false
@@ -454,6 +470,7 @@ func (w *world) start() bool {
 		broken("after %d lives there were only %d operations", manyLives, w.report.operations)
 	}
 	w.fs.boot()
+	w.due, w.ended = extent{}, false
 	if w.cfg.BootID == "" {
 		w.outages++ // the daemon before did not know the kernel's run
 	}
@@ -470,6 +487,9 @@ func (w *world) start() bool {
 	}
 	if w.faulty && w.rng.IntN(4) == 0 {
 		w.armOne()
+	}
+	if w.cfg.Sync == SyncNever {
+		w.marked = extent{} // a loss of power may take what its mark names
 	}
 	w.say("process starts: boot id %q, sync %s, files %s", w.cfg.BootID, w.cfg.Sync, w.fs.listing())
 	before := w.fs.failures()
@@ -568,6 +588,9 @@ func (w *world) crash() {
 		w.outages++
 		w.promises.losePower()
 		w.fs.losePower()
+		if !w.ended {
+			w.marked = extent{} // the name of the mark may not be durable
+		}
 	} else {
 		w.say("the process has ended")
 		w.fs.injected["killed"]++
@@ -590,6 +613,35 @@ func (w *world) crash() {
 	time.Sleep(time.Duration(1+w.rng.IntN(2000)) * time.Millisecond)
 }
 
+// tamper removes the newest segment, or puts an older copy of it in its place, which is shorter:
+// a start is refused. Then the files are as before.
+func (w *world) tamper() {
+	if w.marked.name == "" || w.rng.IntN(3) > 0 {
+		return
+	}
+	names, disk, moves, faults, full, space := w.fs.names, w.fs.disk, w.fs.moves, w.fs.faults, w.fs.full, w.fs.space
+	w.fs.names, w.fs.disk, w.fs.faults, w.fs.full = maps.Clone(names), maps.Clone(disk), nil, false
+	segment := w.fs.names[w.marked.name]
+	for name := w.fs.newestSegment(); name >= w.marked.name; name = w.fs.newestSegment() {
+		w.fs.removeNewest()
+	}
+	kind := "the newest segment is missing"
+	if w.rng.IntN(2) == 0 && segment != nil && !w.faulty && space == 0 { // a write that failed leaves bytes that the mark does not have
+		kind = "the newest segment is an older copy"
+		w.fs.names[w.marked.name] = &simFile{cache: segment.cache[:w.rng.IntN(w.marked.size)]}
+	}
+	w.say("%s: %s of %d bytes; files %s", kind, w.marked.name, w.marked.size, w.fs.listing())
+	w.fs.injected[kind]++
+	w.fs.space = 0
+	w.fs.boot()
+	if p, _, err := w.launch(); err == nil {
+		w.process = p
+		broken("%s, and the daemon starts", kind)
+	}
+	w.fs.kill()
+	w.fs.names, w.fs.disk, w.fs.moves, w.fs.faults, w.fs.full, w.fs.space = names, disk, moves, faults, full, space
+}
+
 // end ends the calls of a process that get no answer.
 func (p *process) end() {
 	if p != nil {
@@ -605,10 +657,14 @@ func (p *process) end() {
 func (w *world) end() {
 	w.leaveAll()
 	w.settle()
+	failures := w.fs.failures()
 	err := w.process.wal.close(time.Now())
 	w.say("the daemon ends in order: %v", err)
 	if err == nil {
 		secure(w.fragile())
+		if w.fs.failures() == failures {
+			w.marked, w.ended = w.extent(), true
+		}
 	}
 	synctest.Wait()
 	w.collect()
@@ -831,10 +887,14 @@ func (w *world) sweep() {
 // sync does what the daemon does each second.
 func (w *world) sync() {
 	w.say("sync")
-	failures, fragile := w.fs.failures(), w.fragile()
+	failures, fragile, due := w.fs.failures(), w.fragile(), w.extent()
 	w.process.wal.syncStep(time.Now())
 	if w.fs.failures() == failures && w.cfg.Sync != SyncNever && w.process.wal.Stats().Fault == nil {
 		secure(fragile)
+		if w.due.name != "" {
+			w.marked = w.due
+		}
+		w.due = due
 	}
 	w.collect()
 }

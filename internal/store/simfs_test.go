@@ -59,6 +59,7 @@ type fsBugs struct {
 	overwrites  bool // the first segment of a start replaces the newest one
 	removesSoon bool // segments are removed for good before the name of the checkpoint is durable
 	unsynced    kind // the sync after a record of this kind is left out
+	hidesMark   bool // the mark is not read
 }
 
 // A simFile is the content of a file, whatever its names.
@@ -387,17 +388,28 @@ func (s *simFS) List() ([]string, error) {
 	if err := s.enter(faultList, "folder"); err != nil {
 		return nil, err
 	}
-	return sortedKeys(s.names), nil
+	names := sortedKeys(s.names)
+	if s.bugs.hidesMark {
+		names = slices.DeleteFunc(names, func(name string) bool { return name == markName })
+	}
+	return names, nil
+}
+
+// newestSegment returns the name of the newest segment, or "".
+func (s *simFS) newestSegment() string {
+	for _, name := range slices.Backward(sortedKeys(s.names)) {
+		if strings.HasSuffix(name, segmentSuffix) {
+			return name
+		}
+	}
+	return ""
 }
 
 // removeNewest removes the newest segment.
 func (s *simFS) removeNewest() {
-	for _, name := range slices.Backward(sortedKeys(s.names)) {
-		if strings.HasSuffix(name, segmentSuffix) {
-			delete(s.names, name)
-			delete(s.disk, name)
-			return
-		}
+	if name := s.newestSegment(); name != "" {
+		delete(s.names, name)
+		delete(s.disk, name)
 	}
 }
 
