@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/pubsubd/pubsubd/internal/durable"
 )
@@ -113,21 +114,34 @@ func (f osFS) List() ([]string, error) {
 		switch {
 		case e.Type().IsRegular():
 			names = append(names, e.Name())
-		case !e.IsDir(): // a link to a segment, for instance: without it, the log would have a hole
+		case !e.IsDir() || isOfLog(e.Name()): // in place of a segment, for instance: without it, the log would have a hole
 			return nil, fmt.Errorf("%s is not a regular file: put a regular file in its place, or move it away", filepath.Join(f.dir, e.Name()))
 		}
 	}
 	return names, nil
 }
 
+// lockName is the file that osFS.Lock locks.
+const lockName = "store" + durable.LockSuffix
+
+// isOfLog reports whether a log uses a file of that name.
+func isOfLog(name string) bool {
+	return name == lockName || name == failedSyncName || KindOf(strings.TrimSuffix(name, unfinishedSuffix)) != KindOther
+}
+
 func (f osFS) SyncDir() error { return durable.SyncFolder(f.path("any")) }
 
 func (f osFS) Lock() (io.Closer, error) {
-	lock, err := durable.Lock(f.path("store"), false)
-	if errors.Is(err, durable.ErrLocked) {
+	lock, err := durable.Lock(f.path(strings.TrimSuffix(lockName, durable.LockSuffix)), false)
+	switch {
+	case errors.Is(err, durable.ErrLocked):
 		return nil, fmt.Errorf("%s is in use by another daemon or command: %w (stop it first, or give each daemon its own store.dir)", f.dir, err)
+	case errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.EISDIR):
+		return nil, fmt.Errorf("%w (%s must be a regular file: remove it while no daemon runs; the start makes it)", err, lockName)
+	case err != nil:
+		return nil, fmt.Errorf("%w%s", err, diskRemedy(err))
 	}
-	return lock, err
+	return lock, nil
 }
 
 // osFile is a FileWriter of the operating system.

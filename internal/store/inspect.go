@@ -55,6 +55,12 @@ func (s *snapshot) open() (err error) {
 		return err
 	}
 	for _, name := range slices.Backward(s.names) { // the mark before the segments, which grow
+		if KindOf(name) == KindOther && name != lockName { // a start does not read it
+			if info, err := os.Stat(filepath.Join(s.dir, name)); err == nil {
+				s.sizes[name] = info.Size()
+			}
+			continue
+		}
 		f, err := os.Open(filepath.Join(s.dir, name))
 		if err != nil {
 			return err
@@ -79,11 +85,10 @@ func (s *snapshot) Close() error {
 func (s *snapshot) List() ([]string, error) { return s.names, nil }
 
 func (s *snapshot) Open(name string) (FileReader, error) {
-	f := s.files[name]
-	if f == nil {
+	if _, ok := s.sizes[name]; !ok {
 		return nil, &os.PathError{Op: "open", Path: name, Err: os.ErrNotExist}
 	}
-	return snapshotFile{io.NewSectionReader(f, 0, s.sizes[name])}, nil
+	return snapshotFile{io.NewSectionReader(s.files[name], 0, s.sizes[name])}, nil
 }
 
 var errReadOnly = errors.New("BUG: a snapshot of a log is only read")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"syscall"
 	"time"
@@ -47,13 +48,15 @@ func (w *WAL) open(apply func(broker.Entry) error, now time.Time) error {
 	return nil
 }
 
-// diskRemedy is the remedy for a disk that a start cannot write to, or is empty.
+// diskRemedy is the remedy for a folder that a start cannot read or write, or is empty.
 func diskRemedy(err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return " (free space on the disk of store.dir; the next start needs some, and later frees what it can)"
 	case errors.Is(err, syscall.EROFS):
 		return " (mount the disk of store.dir so that it can be written)"
+	case errors.Is(err, fs.ErrPermission):
+		return " (give the user of the daemon store.dir and all files in it, for instance with chown -R)"
 	}
 	return ""
 }
@@ -236,7 +239,7 @@ func hasLog(files FS) (bool, error) {
 	defer func() { _ = lock.Close() }() // nothing was written
 	r := &recovering{wal: &WAL{fs: files}, readOnly: true}
 	if err := cmp.Or(r.list(), r.readHeaders()); err != nil {
-		return false, err
+		return false, fmt.Errorf("%w%s", err, diskRemedy(err))
 	}
 	return r.hasBegun(), nil
 }
