@@ -2,15 +2,19 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -278,4 +282,77 @@ func TestAFolderWithoutALog(t *testing.T) {
 		require.Equal(t, exitUsage, run(t, nil, "store", command).code, command)
 	}
 	require.NoDirExists(t, none)
+}
+
+// A backup is made as deploy/README.md says, again and again while a client publishes. Each is
+// whole, and starts after repair --restored. A copy of it that was cut short is noticed.
+func TestABackupUnderPublishesStarts(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "log")
+	s := serveProcess(t, "--store", dir, "--store-bytes=64MiB", "--history-messages=10")
+	ctx, stop := context.WithCancel(t.Context())
+	var publisher sync.WaitGroup
+	publisher.Go(func() {
+		text := `"` + strings.Repeat("x", 60_000) + `"`
+		for ctx.Err() == nil {
+			resp, err := http.Post(s.public+"/v1/topics/a/messages", "application/json", strings.NewReader(text))
+			if err == nil {
+				resp.Body.Close()
+			}
+		}
+	})
+	t.Cleanup(func() { stop(); publisher.Wait() })
+	mark := filepath.Join(dir, "mark")
+	for n := range 3 {
+		before, _ := os.Stat(mark)
+		require.Eventually(t, func() bool {
+			now, err := os.Stat(mark)
+			return err == nil && !os.SameFile(before, now)
+		}, time.Minute, 10*time.Millisecond)
+		backup := filepath.Join(filepath.Dir(dir), fmt.Sprint("backup", n))
+		for linkAll(dir, backup) != nil {
+			require.NoError(t, os.RemoveAll(backup)) // a checkpoint has removed a file
+		}
+		r := run(t, nil, "store", "verify", backup)
+		require.Zero(t, r.code, r.stderr)
+		restored := backup + ".restored"
+		require.NoError(t, os.CopyFS(restored, os.DirFS(backup)))
+		r = run(t, nil, "store", "verify", restored)
+		require.Zero(t, r.code, r.stderr)
+		r = run(t, nil, "store", "repair", restored, "--restored", "--yes")
+		require.Zero(t, r.code, r.stderr)
+		after := serveProcess(t, "--store", restored)
+		after.post("/v1/topics/a/messages", `"after"`)
+		after.signal(syscall.SIGTERM)
+		require.Zero(t, after.exit().ExitCode(), after.stderr)
+		newest := ""
+		for _, f := range inspected(t, restored).Files {
+			if f.Kind == store.KindSegment {
+				newest = filepath.Join(restored, f.Name)
+			}
+		}
+		info, err := os.Stat(newest)
+		require.NoError(t, err)
+		require.NoError(t, os.Truncate(newest, info.Size()-1))
+		r = run(t, nil, "store", "verify", restored)
+		require.Equal(t, exitRunTime, r.code, r.stdout)
+		require.Contains(t, r.stderr, "the log ends early")
+	}
+}
+
+// linkAll does what cp -al does.
+func linkAll(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.Link(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
