@@ -69,13 +69,12 @@ type App struct {
 	limits  atomic.Pointer[wire.Limits]
 	repeats atomic.Int64 // publishes that wait for another with the same key
 
-	decoding chan struct{} // full while a large body is decoded; never closed
-	cursors  cipher.AEAD   // encrypts them
+	cursors cipher.AEAD // encrypts them
 }
 
 // New returns an App made of cfg.
 func New(cfg Config) *App {
-	a := &App{cfg: cfg, decoding: make(chan struct{}, 1), cursors: newCursors()}
+	a := &App{cfg: cfg, cursors: newCursors()}
 	a.Reload(cfg.Limits)
 	return a
 }

@@ -40,6 +40,7 @@ type Caller struct {
 	Agent            string      // the User-Agent; empty: none
 	grant            *auth.Grant // nil until authenticated
 	byTicket         bool        // the session's id alone brought it: it may not publish or subscribe
+	paid             bool        // the rates were asked before the call was decoded
 }
 
 // maxAgentBytes bounds what is kept of a User-Agent.
@@ -66,13 +67,15 @@ func (a *App) admit(ctx context.Context, c *Caller, kind limit.Kind) error {
 	if errors.Is(known, auth.ErrUnverified) && ctx.Err() != nil {
 		return ErrWouldWait
 	}
-	if err := a.cfg.Limiter.AdmitAddress(kind, c.Who); err != nil {
-		return err
+	if !c.paid {
+		if err := a.cfg.Limiter.AdmitAddress(kind, c.Who); err != nil {
+			return err
+		}
 	}
 	if errors.Is(known, auth.ErrUnverified) {
 		known = a.verify(ctx, c)
 	}
-	if known != nil {
+	if known != nil || c.paid {
 		return known
 	}
 	return a.cfg.Limiter.AdmitPrincipal(kind, c.Who)
@@ -172,6 +175,9 @@ func mayChange(c *Caller, s *session.Session) error {
 // Reject counts a request that no call serves, and returns err, or a refusal instead: a
 // wrong request spends as much of the rate as a right one.
 func (a *App) Reject(c Caller, err error) error {
+	if c.paid {
+		return err
+	}
 	if refused := a.cfg.Limiter.Admit(limit.Requests, c.Who); refused != nil {
 		return refused
 	}

@@ -21,7 +21,7 @@ import (
 type commands struct {
 	app    *App
 	caller Caller
-	read   func([]byte) (*wire.Command, error)
+	binary bool // the commands are CBOR
 }
 
 // do is the Do of a transport.Duplex. It does not wait: a command that has to is returned
@@ -29,8 +29,11 @@ type commands struct {
 // connection, and not the daemon.
 func (c *commands) do(ctx context.Context, s *session.Session, raw []byte, resume transport.Resume) (reply *wire.Reply, later transport.Later, err error) {
 	defer c.app.recovered(&err)
-	command, err := c.read(raw)
+	command, err := c.read(raw, quickNames)
 	if command == nil { // not even a ref
+		if errors.Is(err, ErrWouldWait) {
+			return nil, c.doLarge(s, func() ([]byte, error) { return raw, nil }), nil
+		}
 		return nil, nil, err
 	}
 	var change func() error
@@ -58,19 +61,79 @@ func (c *commands) then(command *wire.Command, resume transport.Resume) Then {
 		return nil
 	}
 	return func(published wire.Published, err error) {
-		resume(func() *wire.Reply {
+		resume(func() (*wire.Reply, error) {
 			if err == nil {
 				c.app.cfg.Metrics.CommandPublishes.Inc()
 			}
-			return c.reply(command.Ref, &wire.Reply{Position: &published.Position, Time: published.Time}, err)
+			return c.reply(command.Ref, &wire.Reply{Position: &published.Position, Time: published.Time}, err), nil
 		})
 	}
+}
+
+// doLarge is the DoLarge of a transport.Duplex. A command is read in its turn, and after its rates
+// were asked. A panic while it is read ends the connection.
+func (c *commands) doLarge(s *session.Session, read transport.Large) transport.Later {
+	return func(ctx context.Context) transport.Finish {
+		defer func() { c.caller.paid = false }()
+		var command *wire.Command
+		err := c.app.inTurn(ctx, &c.caller, true, func() (err error) {
+			defer c.app.recovered(&err)
+			command, err = c.readLarge(read)
+			return err
+		})
+		switch {
+		case command == nil: // not even a ref
+			return func() (*wire.Reply, error) { return nil, err }
+		case err == nil:
+			err = ErrWouldWait
+		}
+		return c.later(s, command, err)(ctx)
+	}
+}
+
+// readLarge reads a large command, and returns what read does. If a rate refuses the command, it is
+// not decoded.
+func (c *commands) readLarge(read transport.Large) (*wire.Command, error) {
+	raw, err := read()
+	if err != nil {
+		return nil, err
+	}
+	if limits := c.app.cfg.Limiter; limits.Limits(limit.Requests) || limits.Limits(limit.Publishes) {
+		ref, kind := c.peek(raw)
+		if err := limits.Admit(kind, c.caller.Who); err != nil {
+			return &wire.Command{Ref: ref}, err
+		}
+		c.caller.paid = true
+	}
+	command, err := c.read(raw, allNames)
+	if command != nil && err != nil {
+		err = c.app.Reject(c.caller, err)
+	}
+	return command, err
+}
+
+// peek returns the ref of a command, and the kind of its rates. To decode the command would take
+// ten times as long.
+func (c *commands) peek(raw []byte) (ref *uint64, kind limit.Kind) {
+	var named struct {
+		Ref     *uint64        `json:"ref"`
+		Publish jsontext.Value `json:"publish"`
+	}
+	if c.binary {
+		object, kept, _ := cbor.MapToJSON(raw, "publish", "subscribe", "unsubscribe", "ack", "auth")
+		raw, named.Publish = object, kept["publish"]
+	}
+	_ = json.Unmarshal(raw, &named, lenient) // to decode it fails, too
+	if named.Publish != nil {
+		return named.Ref, limit.Publishes
+	}
+	return named.Ref, limit.Requests
 }
 
 // later returns the rest of a command that ended with err: it has to wait, or its refusal
 // is delayed. A panic fails the command only.
 func (c *commands) later(s *session.Session, command *wire.Command, err error) transport.Later {
-	return func(ctx context.Context) func() *wire.Reply {
+	return func(ctx context.Context) transport.Finish {
 		var reply *wire.Reply
 		var change func() error
 		if errors.Is(err, ErrWouldWait) {
@@ -82,11 +145,11 @@ func (c *commands) later(s *session.Session, command *wire.Command, err error) t
 		if refusal, ok := errors.AsType[*limit.Refusal](err); ok {
 			c.app.cfg.Limiter.Hold(ctx, refusal)
 		}
-		return func() *wire.Reply {
+		return func() (*wire.Reply, error) {
 			if change != nil {
 				err = c.survive(change)
 			}
-			return c.reply(command.Ref, reply, err)
+			return c.reply(command.Ref, reply, err), nil
 		}
 	}
 }
@@ -138,7 +201,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		}
 	case command.Auth != "":
 		reply.ExpiresMS, err = c.authenticate(ctx, s, command.Auth)
-	case ctx.Err() != nil && c.app.cfg.Authorize.Selects(command.Subscribe):
+	case ctx.Err() != nil && (takesLong(command.Subscribe, command.Unsubscribe) || c.app.cfg.Authorize.Selects(command.Subscribe)):
 		err = ErrWouldWait
 	default:
 		held := &slot{}
@@ -156,7 +219,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		}
 		change = func() (err error) {
 			defer held.end()
-			reply.Positions, err = c.app.change(&c.caller, s, r)
+			reply.Positions, err = c.app.change(ctx, &c.caller, s, r)
 			return err
 		}
 	}
@@ -166,7 +229,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 // authenticate gives the connection and its session a new token of the same principal. It
 // returns the time until the session's token expires, in milliseconds; 0: it does not.
 func (c *commands) authenticate(ctx context.Context, s *session.Session, token string) (expiresMS int64, err error) {
-	fresh := Caller{Credentials: auth.Credentials{Token: token}, Who: c.caller.Who}
+	fresh := Caller{Credentials: auth.Credentials{Token: token}, Who: c.caller.Who, paid: c.caller.paid}
 	if err := c.app.admit(ctx, &fresh, limit.Requests); err != nil {
 		return 0, err
 	}
@@ -211,13 +274,21 @@ func checkCommand(c *wire.Command) error {
 	return nil
 }
 
+// read reads a command with at most quick topics. With more the error is ErrWouldWait.
+func (c *commands) read(raw []byte, quick int) (*wire.Command, error) {
+	if c.binary {
+		return c.app.readCBORCommand(raw, quick)
+	}
+	return c.app.readCommand(raw, quick)
+}
+
 // readCBORCommand reads a command in CBOR, as readCommand does.
-func (a *App) readCBORCommand(raw []byte) (*wire.Command, error) {
+func (a *App) readCBORCommand(raw []byte, quick int) (*wire.Command, error) {
 	object, kept, err := cbor.MapToJSON(raw, "publish")
 	if err != nil {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send a map such as {"subscribe":["a"],"ref":1}; PROTOCOL.md lists the commands`, "the command is not a map: %v", err)
 	}
-	command, err := a.readCommand(object)
+	command, err := a.readCommand(object, quick)
 	if err != nil || kept["publish"] == nil {
 		return command, err
 	}
@@ -229,14 +300,17 @@ func (a *App) readCBORCommand(raw []byte) (*wire.Command, error) {
 
 // readCommand reads a command in JSON. With an error, it returns a command that has only
 // the ref, or nil if the text is not an object or has too many members.
-func (a *App) readCommand(raw []byte) (*wire.Command, error) {
+func (a *App) readCommand(raw []byte, quick int) (*wire.Command, error) {
 	if !bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) {
 		return nil, errNoCommand
 	}
 	command := &wire.Command{}
-	err := a.decodeTopics(raw, command)
+	err := a.decodeTopics(raw, command, quick)
 	if err == nil {
 		return command, nil
+	}
+	if errors.Is(err, ErrWouldWait) {
+		return nil, err
 	}
 	if p, _ := errors.AsType[*wire.Problem](err); p == errMembers { // to look for the ref would take as long as to decode
 		return nil, err

@@ -108,7 +108,7 @@ func TestNobodyCanStateAnIdentity(t *testing.T) {
 	for _, member := range []string{`"by":"bob"`, `"By":"bob"`, `"claims":{}`} {
 		_, err := readItem([]byte(`{"topic":"id.a","data":1,` + member + `}`))
 		require.ErrorContains(t, err, "unknown field", member)
-		_, err = newApp(t).readCommand([]byte(`{"publish":{"topic":"id.a","data":1,` + member + `}}`))
+		_, err = newApp(t).readCommand([]byte(`{"publish":{"topic":"id.a","data":1,`+member+`}}`), allNames)
 		require.ErrorContains(t, err, "unknown field", member)
 	}
 	for _, member := range []string{"626279 63626f62", "66636c61696d73 a0"} {

@@ -63,7 +63,7 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(
 		return err
 	}
 	var items [][]byte
-	err = a.inTurn(ctx, body, func() (err error) { items, err = form.split(body); return err })
+	err = a.inTurn(ctx, &c, len(body) > largeBody, func() (err error) { items, err = form.split(body); return err })
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func TestAPublishCommandInCBORIsCaseSensitive(t *testing.T) {
 		command["ref"] = 7
 		item, err := cbor.Marshal(command)
 		require.NoError(t, err)
-		read, err := newApp(t).readCBORCommand(item)
+		read, err := newApp(t).readCBORCommand(item, allNames)
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeInvalidRequest})
 		require.Equal(t, uint64(7), *read.Ref)
 	}

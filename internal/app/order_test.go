@@ -15,6 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -148,7 +149,7 @@ var subscribes = map[string]struct {
 		if err != nil {
 			return err
 		}
-		c := &commands{app: a, caller: from, read: a.readCommand}
+		c := &commands{app: a, caller: from}
 		_, _, err = c.carryOut(context.Background(), s, &wire.Command{Subscribe: []wire.Start{{Topic: topic}}}, nil)
 		return err
 	}},
@@ -272,6 +273,15 @@ func TestAHookThatWasJustAddedIsNotWaitedFor(t *testing.T) {
 	require.ErrorIs(t, err, ErrWouldWait)
 }
 
+// finished returns the reply to a command that does not end the connection.
+func finished(finish transport.Finish) *wire.Reply {
+	reply, err := finish()
+	if err != nil {
+		panic(err)
+	}
+	return reply
+}
+
 // A command that must wait runs later, once.
 func TestACommandThatMustWaitRunsLater(t *testing.T) {
 	m := metrics.New("test")
@@ -288,7 +298,7 @@ func TestACommandThatMustWaitRunsLater(t *testing.T) {
 		require.Nil(t, reply)
 		require.NotNil(t, later, command)
 		done := make(chan *wire.Reply)
-		go func() { done <- later(t.Context())() }()
+		go func() { done <- finished(later(t.Context())) }()
 		held.End()
 		require.Nil(t, (<-done).Problem, "it is the first")
 		held, err = l.Begin(t.Context(), limit.Who{})
@@ -309,7 +319,7 @@ func TestACommandThatTheApplicationIsAskedAboutRunsLater(t *testing.T) {
 	require.Nil(t, reply)
 	finish := later(t.Context())
 	require.False(t, a.cfg.Broker.Has("asked"), "finish subscribes, before the reply")
-	reply = finish()
+	reply = finished(finish)
 	require.Nil(t, reply.Problem, "it is the first")
 	require.Len(t, reply.Positions, 1)
 }

@@ -124,8 +124,8 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 		c.takeToken(&q)
 	}
 	topics := q.topics()
-	if ctx.Err() != nil && (slices.ContainsFunc(topics, isPattern) || a.cfg.Authorize.Selects(topics)) {
-		return nil, r, ErrWouldWait // finding a pattern's topics may take long
+	if ctx.Err() != nil && (takesLong(topics, nil) || a.cfg.Authorize.Selects(topics)) {
+		return nil, r, ErrWouldWait
 	}
 	hello := false
 	o, err := a.mayOpen(ctx, &c, limit.Polls, false, func() (session.Opening, error) {
@@ -151,10 +151,13 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 	if err != nil {
 		return nil, r, err
 	}
-	s, positions, err := a.cfg.Sessions.OpenEphemeral(o, time.Now())
-	if hello {
-		r.Hello = &wire.Hello{Positions: positions}
-	}
+	err = a.inTurn(ctx, &c, takesLong(topics, nil), func() error {
+		var positions []wire.Position
+		if s, positions, err = a.cfg.Sessions.OpenEphemeral(o, time.Now()); hello {
+			r.Hello = &wire.Hello{Positions: positions}
+		}
+		return err
+	})
 	return s, r, err
 }
 

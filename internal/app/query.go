@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -31,27 +32,30 @@ func (a *App) readTopics(ctx context.Context, c *Caller, body Body, v any) error
 	if err := a.allowSome(c, auth.Subscribe); err != nil {
 		return err
 	}
-	return a.readJSON(ctx, body, v)
+	return a.readJSON(ctx, c, body, v)
 }
 
 // readJSON decodes a body into v, a JSON object with lists of topics. An empty body leaves v
 // as it is.
-func (a *App) readJSON(ctx context.Context, body Body, v any) error {
+func (a *App) readJSON(ctx context.Context, c *Caller, body Body, v any) error {
 	text, err := body(MaxRequestBytes)
 	if err != nil || len(bytes.TrimSpace(text)) == 0 {
 		return err
 	}
-	return a.inTurn(ctx, text, func() error { return a.decodeTopics(text, v) })
+	return a.inTurn(ctx, c, len(text) > largeBody, func() error { return a.decodeTopics(text, v, allNames) })
 }
 
 // decodeTopics is decode for a JSON object with lists of topics. It counts members and topics
-// first.
-func (a *App) decodeTopics(object []byte, v any) error {
+// first. With more than quick topics, but not too many, the error is ErrWouldWait.
+func (a *App) decodeTopics(object []byte, v any, quick int) error {
 	most := a.cfg.Sessions.Config().MostNamed()
-	switch depthOfCommas(object, cbor.MaxMembers, most) {
+	switch depthOfCommas(object, cbor.MaxMembers, min(most, quick)) {
 	case 1:
 		return errMembers
 	case 2:
+		if quick < most {
+			return ErrWouldWait
+		}
 		return wire.NewProblem(wire.CodeTooManySubscriptions, "name fewer topics, or raise limits.subscriptions",
 			"a request must name at most %d topics", most)
 	}
@@ -61,19 +65,31 @@ func (a *App) decodeTopics(object []byte, v any) error {
 var errMembers = wire.NewProblem(wire.CodeInvalidRequest, "send each member once; see PROTOCOL.md for the members",
 	"a request must have at most %d members", cbor.MaxMembers)
 
-// inTurn calls do, which decodes a body that has arrived. It decodes one large body at a
-// time: 900 KB take 25 ms, and many at once would keep all cores from deliveries. If ctx
-// ends first, inTurn returns its error.
-func (a *App) inTurn(ctx context.Context, body []byte, do func() error) error {
-	if len(body) > largeBody {
-		select {
-		case a.decoding <- struct{}{}:
-			defer func() { <-a.decoding }()
-		case <-ctx.Done():
-			return ctx.Err()
+// inTurn calls do. If do takes long, it waits for its turn: to decode 900 KB takes 25 ms, and
+// many at once would keep all cores from deliveries. Addresses get their turns one after the
+// other. If ctx ends first, inTurn returns its error.
+func (a *App) inTurn(ctx context.Context, c *Caller, long bool, do func() error) error {
+	if long {
+		end, err := a.cfg.Limiter.BeginTurn(ctx, c.Who)
+		if err != nil {
+			return err
 		}
+		defer end()
 	}
 	return do()
+}
+
+// A call with at most quickNames topics and patterns may be made in a loop. To decode and to join
+// a topic takes 5 µs, and a few times as long in a session with many patterns.
+const (
+	quickNames = 16
+	allNames   = math.MaxInt
+)
+
+// takesLong reports whether a change of subscriptions needs a turn: it names many topics, or a
+// pattern, whose topics must be found.
+func takesLong(add []wire.Start, remove []string) bool {
+	return len(add)+len(remove) > quickNames || slices.ContainsFunc(add, isPattern) || slices.ContainsFunc(remove, wire.IsPattern)
 }
 
 // depthOfCommas returns 1 if a JSON object has as many commas between its members as given.
@@ -103,8 +119,8 @@ func depthOfCommas(object []byte, members, elements int) int {
 	return 0
 }
 
-// largeBody is the size in bytes from which bodies are decoded one at a time. A body of this
-// size takes 2 ms.
+// largeBody is the size in bytes from which bodies are decoded in turn. A body of this size
+// takes 2 ms.
 const largeBody = 64 << 10
 
 // decode decodes one JSON value into v, as wire.UnmarshalStrict does.

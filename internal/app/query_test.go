@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -27,6 +29,25 @@ func (d *decoder) UnmarshalJSON([]byte) error {
 	return nil
 }
 
+// turns is how many turns there are.
+func turns() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+
+// takeTurns takes n turns, for calls of others, and returns how to end them.
+func (a *App) takeTurns(t *testing.T, n int) (leave func()) {
+	t.Helper()
+	var ends []func()
+	for range n {
+		end, err := a.cfg.Limiter.BeginTurn(t.Context(), limit.Who{})
+		require.NoError(t, err)
+		ends = append(ends, end)
+	}
+	return func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
 func TestOneLargeBodyIsDecodedAtATime(t *testing.T) {
 	a := newApp(t)
 	for name, row := range map[string]struct{ bytes, atOnce int }{
@@ -35,11 +56,12 @@ func TestOneLargeBodyIsDecodedAtATime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a.decoding = make(chan struct{}, cap(a.decoding)) // of this bubble
+				leave := a.takeTurns(t, turns()-1)
+				defer leave()
 				text := []byte(`"` + strings.Repeat("x", row.bytes-2) + `"`)
 				d := &decoder{began: make(chan struct{}, 3), end: make(chan struct{})}
 				for range 3 {
-					go func() { _ = a.readJSON(t.Context(), bodyOf(string(text)), d) }()
+					go func() { _ = a.readJSON(t.Context(), &Caller{}, bodyOf(string(text)), d) }()
 				}
 				for left := 3; left > 0; left-- {
 					synctest.Wait()
@@ -57,14 +79,13 @@ func TestOneLargeBodyIsDecodedAtATime(t *testing.T) {
 func TestOnlyABodyThatIsThereHasATurn(t *testing.T) {
 	a := newApp(t)
 	synctest.Test(t, func(t *testing.T) {
-		a.decoding = make(chan struct{}, cap(a.decoding)) // of this bubble
 		large := `{"topics":["a"` + strings.Repeat(" ", largeBody) + `]}`
 		arrives := make(chan string)
 		open := func(ctx context.Context, body Body) chan error {
 			over := make(chan error, 1)
 			go func() {
 				var r wire.OpenRequest
-				over <- a.readJSON(ctx, body, &r)
+				over <- a.readJSON(ctx, &Caller{}, body, &r)
 			}()
 			synctest.Wait()
 			return over
@@ -72,14 +93,14 @@ func TestOnlyABodyThatIsThereHasATurn(t *testing.T) {
 		slow := open(t.Context(), func(int) ([]byte, error) { return []byte(<-arrives), nil })
 		require.NoError(t, <-open(t.Context(), bodyOf(large)))
 
-		a.decoding <- struct{}{} // another is decoded
+		others := a.takeTurns(t, turns())
 		ctx, leave := context.WithCancel(t.Context())
 		left, stayed := open(ctx, bodyOf(large)), open(t.Context(), bodyOf(large))
 		require.NoError(t, <-open(ctx, bodyOf(`{"topics":["a"]}`)), "a small body needs no turn")
 		leave()
 		require.ErrorIs(t, <-left, context.Canceled)
 		require.Empty(t, stayed)
-		<-a.decoding
+		others()
 		require.NoError(t, <-stayed)
 		arrives <- large
 		require.NoError(t, <-slow)
@@ -149,21 +170,21 @@ func TestABodyWithTooManyTopicsIsNotDecoded(t *testing.T) {
 	a := newApp(t)
 	d := &decoder{} // blocks for ever
 	many := `{"topics":["a"` + strings.Repeat(`,"a"`, a.cfg.Sessions.Config().MostNamed()) + `]}`
-	require.ErrorIs(t, a.readJSON(t.Context(), bodyOf(many), d), &wire.Problem{Code: wire.CodeTooManySubscriptions})
+	require.ErrorIs(t, a.readJSON(t.Context(), &Caller{}, bodyOf(many), d), &wire.Problem{Code: wire.CodeTooManySubscriptions})
 	_, err := a.ConnectByItem(t.Context(), Caller{}, cbor.AppendFromJSON(nil, []byte(many)))
 	require.ErrorContains(t, err, "must name at most", "the first item of a TCP connection")
 
-	command, err := a.readCommand([]byte(`{"ref":7,"subscribe"` + strings.TrimPrefix(many, `{"topics"`)))
+	command, err := a.readCommand([]byte(`{"ref":7,"subscribe"`+strings.TrimPrefix(many, `{"topics"`)), allNames)
 	require.ErrorContains(t, err, "must name at most", "a command")
 	require.Equal(t, &wire.Command{Ref: new(uint64(7))}, command)
 
 	repeated := `{"ref":7` + strings.Repeat(`,"subscribe":["x"]`, cbor.MaxMembers) + `}`
-	require.ErrorIs(t, a.readJSON(t.Context(), bodyOf(repeated), d), errMembers)
+	require.ErrorIs(t, a.readJSON(t.Context(), &Caller{}, bodyOf(repeated), d), errMembers)
 	for name, read := range map[string]func() (*wire.Command, error){
-		"JSON": func() (*wire.Command, error) { return a.readCommand([]byte(repeated)) },
+		"JSON": func() (*wire.Command, error) { return a.readCommand([]byte(repeated), allNames) },
 		"CBOR": func() (*wire.Command, error) {
 			member := cbor.AppendText(cbor.AppendText(nil, "auth"), "t")
-			return a.readCBORCommand(append(cbor.AppendHead(nil, cbor.Map, cbor.MaxMembers+1), bytes.Repeat(member, cbor.MaxMembers+1)...))
+			return a.readCBORCommand(append(cbor.AppendHead(nil, cbor.Map, cbor.MaxMembers+1), bytes.Repeat(member, cbor.MaxMembers+1)...), allNames)
 		},
 	} {
 		command, err := read()
@@ -189,13 +210,13 @@ func TestALargeFirstItemIsDecodedAfterAuthentication(t *testing.T) {
 			synctest.Wait()
 			return over
 		}
-		g.decoding <- struct{}{} // another is decoded
+		others := g.takeTurns(t, turns())
 		require.ErrorIs(t, <-connect(""), &wire.Problem{Code: wire.CodeUnauthorized})
 		principal := connect(`"auth":"` + g.token("u", time.Hour, "a", auth.Subscribe).Token + `",`)
 		require.Empty(t, principal)
 		resumes := connect(`"ack":0,"session":"` + id + `",`)
 		require.Empty(t, resumes)
-		<-g.decoding
+		others()
 		require.ErrorIs(t, <-principal, &wire.Problem{Code: wire.CodeInvalidTopic})
 		require.ErrorIs(t, <-resumes, errSessionAlone)
 	})
@@ -255,13 +276,13 @@ func TestEveryRequestIsReadStrictly(t *testing.T) {
 		"many in CBOR": {"data", "1", func(text string) error {
 			return many("application/cbor-seq", string(inCBOR(`{"topic":"a",`+text[1:])))
 		}},
-		"command": {"subscribe", `["a"]`, func(text string) error { _, err := a.readCommand([]byte(text)); return err }},
+		"command": {"subscribe", `["a"]`, func(text string) error { _, err := a.readCommand([]byte(text), allNames); return err }},
 		"command in CBOR": {"subscribe", `["a"]`, func(text string) error {
-			_, err := a.readCBORCommand(inCBOR(text))
+			_, err := a.readCBORCommand(inCBOR(text), allNames)
 			return err
 		}},
 		"publish in CBOR": {"publish", `{"topic":"a","data":1}`, func(text string) error {
-			_, err := a.readCBORCommand(inCBOR(text))
+			_, err := a.readCBORCommand(inCBOR(text), allNames)
 			return err
 		}},
 		"first item": {"topics", `["a"]`, func(text string) error {
@@ -290,7 +311,7 @@ func TestEveryRequestIsReadStrictly(t *testing.T) {
 	require.ErrorContains(t, many("application/json", `[{"topic":"a","data":{"a":1,"a":2}}]`), string(wire.CodeInvalidBody))
 	require.ErrorContains(t, many("application/json", `[{"topic":"a","type":"json","text":"1"}]`), string(wire.CodeUnsupportedType))
 
-	command, err := a.readCommand([]byte(`{"ref":7,"REF":8,"ping":true}`))
+	command, err := a.readCommand([]byte(`{"ref":7,"REF":8,"ping":true}`), allNames)
 	require.ErrorContains(t, err, "unknown field")
 	require.EqualValues(t, 7, *command.Ref, "the reply has the ref of that name")
 }

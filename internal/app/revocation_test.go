@@ -86,7 +86,7 @@ func (g *guarded) command(d transport.Duplex, command string) error {
 	reply, later, err := d.Do(g.Context(), d.Session, []byte(command), nil)
 	require.NoError(g, err)
 	if later != nil {
-		reply = later(g.Context())()
+		reply = finished(later(g.Context()))
 	}
 	if reply != nil && reply.Problem != nil {
 		return reply.Problem

@@ -104,7 +104,7 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 			err = mayChange(&c, s)
 		}
 		if err == nil {
-			err = a.readJSON(ctx, body, &r)
+			err = a.readJSON(ctx, &c, body, &r)
 		}
 		return s, r, err
 	})
@@ -114,7 +114,7 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 	if err := a.renew(&c, s); err != nil {
 		return err
 	}
-	positions, err := a.change(&c, s, r)
+	positions, err := a.change(ctx, &c, s, r)
 	if err != nil {
 		return err
 	}
@@ -130,10 +130,14 @@ func (a *App) renew(c *Caller, s *session.Session) error {
 // change makes a change of subscriptions after mayChange. A session may have another grant
 // than the caller, who can use an older token or one that does not renew. Rights of the
 // caller that the session's grant lacks must not outlive the caller's token in the session.
-func (a *App) change(c *Caller, s *session.Session, r wire.ChangeRequest) ([]wire.Position, error) {
-	return s.Change(r.Add, r.Remove, func(g *auth.Grant, name string) bool {
-		return g == c.grant || a.cfg.Authority.Allow(g, auth.Subscribe, name) == nil
+func (a *App) change(ctx context.Context, c *Caller, s *session.Session, r wire.ChangeRequest) (positions []wire.Position, err error) {
+	err = a.inTurn(ctx, c, takesLong(r.Add, r.Remove), func() (err error) {
+		positions, err = s.Change(r.Add, r.Remove, func(g *auth.Grant, name string) bool {
+			return g == c.grant || a.cfg.Authority.Allow(g, auth.Subscribe, name) == nil
+		})
+		return err
 	})
+	return positions, err
 }
 
 // mayChange checks a change of subscriptions, which read returns. The caller makes the
@@ -239,7 +243,7 @@ func (a *App) ConnectByItem(ctx context.Context, c Caller, item []byte) (d trans
 	c.Token = named.Auth
 	return a.connect(ctx, &c, "tcp", named.Session != "", func() (wire.ConnectRequest, frame.Format, error) {
 		if err == nil {
-			err = a.inTurn(ctx, item, func() error { return a.readOpening(item, named, &r) })
+			err = a.inTurn(ctx, &c, len(item) > largeBody, func() error { return a.readOpening(item, named, &r) })
 		}
 		return r, frame.CBOR, err
 	})
@@ -255,7 +259,7 @@ func (a *App) readOpening(item []byte, named wire.ConnectRequest, r *wire.Connec
 	if err != nil {
 		return noOpening(err)
 	}
-	err = a.decodeTopics(object, r)
+	err = a.decodeTopics(object, r, allNames)
 	r.Auth = ""
 	return err
 }
@@ -287,12 +291,10 @@ func (a *App) connect(ctx context.Context, c *Caller, over string, resumes bool,
 		o.Peer, d.Request.Hello = c.peer(over), &wire.Hello{}
 		d.Session, d.Request.Hello.Positions, err = a.cfg.Sessions.OpenEphemeral(o, time.Now())
 	}
-	client := &commands{app: a, caller: *c, read: a.readCommand}
+	client := &commands{app: a, caller: *c}
 	client.caller.Agent = "" // the connection may last
-	if d.Request.Format.IsBinary() {
-		client.read = a.readCBORCommand
-	}
-	d.Do = client.do
+	client.binary = d.Request.Format.IsBinary()
+	d.Do, d.DoLarge = client.do, client.doLarge
 	return d, err
 }
 

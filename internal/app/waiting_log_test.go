@@ -227,15 +227,16 @@ func TestACommandIsAnsweredByTheLog(t *testing.T) {
 	d, err := a.Connect(t.Context(), Caller{}, "topic=x", Accepts{})
 	require.NoError(t, err)
 	defer a.End(d.Session)
-	var finish func() *wire.Reply
+	var finish transport.Finish
 	command := []byte(`{"publish":{"topic":"a","data":1},"ref":7}`)
 	for _, cause := range []error{nil, errDisk} {
-		_, later, err := d.Do(t.Context(), d.Session, command, func(f func() *wire.Reply) { finish = f })
+		_, later, err := d.Do(t.Context(), d.Session, command, func(f transport.Finish) { finish = f })
 		require.ErrorIs(t, err, transport.ErrPending)
 		require.Nil(t, later)
 		require.Nil(t, finish)
 		log.answer(t, 1, cause)
-		reply := finish()
+		reply, err := finish()
+		require.NoError(t, err)
 		finish = nil
 		require.EqualValues(t, 7, *reply.Ref)
 		require.Equal(t, cause != nil, reply.Problem != nil)
@@ -244,7 +245,7 @@ func TestACommandIsAnsweredByTheLog(t *testing.T) {
 	_, later, err := d.Do(t.Context(), d.Session, command, nil)
 	require.NoError(t, err)
 	done := make(chan *wire.Reply)
-	go func() { done <- later(t.Context())() }()
+	go func() { done <- finished(later(t.Context())) }()
 	log.answer(t, 1, nil)
 	require.EqualValues(t, 2, (<-done).Position.Offset, "a connection with a goroutine waits")
 }

@@ -46,8 +46,8 @@ func TestTheLaneCarriesWebSockets(t *testing.T) {
 	s.wantFrame("b1", "5")
 	big := `"` + strings.Repeat("x", 60<<10) + `"`
 	s.send(wire.Command{Ref: new(uint64(6)), Publish: item("b", big)})
+	s.wantFrame("b2", big) // before or after the reply
 	s.wantReply(6)
-	s.wantFrame("b2", big)
 	s.Close()
 	k.wantNoLaneConnections()
 }

@@ -59,7 +59,7 @@ func TestALoopVerifiesNoToken(t *testing.T) {
 				leave = append(leave, end)
 			}
 			caller.send(ask(c.request, name), publishing("after", "1"))
-			require.Eventually(t, func() bool { return k.waitingSignatures() == 1 }, surely, time.Millisecond, name)
+			require.Eventually(t, func() bool { return k.waitingFor("signatures") == 1 }, surely, time.Millisecond, name)
 			other.send(publishing("others", "1"))
 			other.wantPublished("others")
 			for _, end := range leave {
@@ -68,7 +68,7 @@ func TestALoopVerifiesNoToken(t *testing.T) {
 			require.Contains(t, caller.wantAnswer(http.StatusOK), c.answer, name)
 			caller.wantPublished("after")
 
-			require.Zero(t, k.waitingSignatures())
+			require.Zero(t, k.waitingFor("signatures"))
 			caller.send(ask(publishing("b", "1"), name))
 			caller.wantPublished("b")
 		}
@@ -76,11 +76,11 @@ func TestALoopVerifiesNoToken(t *testing.T) {
 	})
 }
 
-func (k *kit) waitingSignatures() int {
+func (k *kit) waitingFor(limit string) int {
 	var g metrics.Gauges
 	k.cfg.Limiter.Gauges(&g)
 	for _, l := range g.Limits {
-		if l.Name == "signatures" {
+		if l.Name == limit {
 			return l.Waiting
 		}
 	}
@@ -100,7 +100,7 @@ func TestATokenOfACommandWaitsForItsTurn(t *testing.T) {
 			leave = append(leave, end)
 		}
 		s.send(wire.Command{Ref: new(uint64(1)), Auth: "new"})
-		require.Eventually(t, func() bool { return k.waitingSignatures() == 1 }, surely, time.Millisecond)
+		require.Eventually(t, func() bool { return k.waitingFor("signatures") == 1 }, surely, time.Millisecond)
 		k.publish("a", "1")
 		s.wantFrame("a1", "1")
 		for _, end := range leave {

@@ -172,7 +172,7 @@ func (c *conn) settle() {
 	switch {
 	case c.state == waiting: // it cannot leave before the goroutine ends
 		if c.ended {
-			c.client.leave()
+			c.noteLeft()
 		}
 		c.await(waitFrame)
 	case c.ending > lastAnswer, c.ended && c.filled == bufferBytes:
@@ -241,7 +241,15 @@ func (c *conn) overdue() {
 func (c *conn) close() {
 	c.ending = closing
 	if c.state == waiting {
-		c.client.leave()
+		c.noteLeft()
+	}
+}
+
+// noteLeft lets the goroutine that has the output know that its client has left.
+func (c *conn) noteLeft() {
+	c.client.leave()
+	if c.talk != nil {
+		c.talk.giveUp()
 	}
 }
 

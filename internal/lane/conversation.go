@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/transport"
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A conversation is the work of a two-way connection: a WebSocket or a TCP connection. Its
@@ -16,13 +15,16 @@ import (
 // and when a time-out has passed.
 //
 // The loop takes the poll back while it carries a command out, so that the reply precedes
-// later frames. A command that waits gets a goroutine, and frames continue.
+// later frames. A command that waits, or takes long, gets a goroutine, and frames continue
+// until it is about to change what the client gets.
 type conversation struct {
 	transport.Duplex
 
 	giveUp context.CancelFunc // ends the command that waits, if any: nobody needs its reply
 	resume transport.Resume   // conn.resume; bound once, so that a command allocates nothing
-	finish func() *wire.Reply // the second half of a command that has waited
+	finish transport.Finish   // the second half of a publish that has waited for the log
+	lend   chan struct{}      // closed to lend the output to the second half of another command; nil: none asks for it
+	lent   pollState          // the state of the poll before
 
 	wroteFrames bool // since the last read
 	shut        bool // our side is closed
@@ -62,9 +64,13 @@ func (c *conn) converse() bool {
 	t := c.talk
 	switch {
 	case t.finish != nil: // no other command is carried out before the client has the reply
-		reply := t.finish()
+		reply, err := t.finish()
 		t.finish = nil
-		c.act(t.Conversation.Reply(reply, nil, c.lane.now()))
+		c.act(t.Conversation.Reply(reply, err, c.lane.now()))
+	case t.lend != nil:
+		t.lent, c.state = c.state, waiting
+		c.makeClient()
+		t.letFinish()
 	case t.Conversation.HasEnded():
 		return c.linger()
 	case !t.Conversation.Busy() && c.has():
@@ -80,7 +86,11 @@ func (c *conn) converse() bool {
 
 // act carries out an Action.
 func (c *conn) act(a transport.Action) {
-	if a.Command != nil {
+	switch {
+	case a.Large != nil:
+		c.carryOutLater(c.talk.DoLarge(c.talk.Session, a.Large))
+		return
+	case a.Command != nil:
 		reply, later, err := c.talk.Do(c.lane.life, c.talk.Session, a.Command, c.talk.resume)
 		switch {
 		case errors.Is(err, transport.ErrPending):
@@ -103,21 +113,45 @@ func (c *conn) act(a transport.Action) {
 	}
 }
 
-// carryOutLater carries out a command in a goroutine while the connection continues.
+// carryOutLater carries out a command in a goroutine while the connection continues. The
+// second half has the output, so that nothing is written before the reply.
 func (c *conn) carryOutLater(command transport.Later) {
 	ctx, giveUp := context.WithCancel(c.lane.life)
 	c.talk.giveUp = giveUp
 	c.lane.running.Go(func() {
 		defer giveUp()
-		c.resume(command(ctx))
+		finish, lend := command(ctx), make(chan struct{})
+		c.loop.post(nil, func(*conn) {
+			c.talk.lend = lend
+			if c.ending == left { // finish must be called in any case
+				c.talk.letFinish()
+				return
+			}
+			c.takeBack()
+			c.proceed()
+		})
+		<-lend
+		reply, err := finish()
+		c.loop.post(c, func(c *conn) {
+			c.state = c.talk.lent
+			c.act(c.talk.Conversation.Reply(reply, err, c.lane.now()))
+		})
 	})
 }
 
-// resume has the loop finish a command that has waited. Any goroutine may call it.
-func (c *conn) resume(finish func() *wire.Reply) {
+// letFinish lets a goroutine finish its command, if one waits for that.
+func (t *conversation) letFinish() {
+	if t.lend != nil {
+		close(t.lend)
+		t.lend = nil
+	}
+}
+
+// resume has the loop finish a publish that has waited for the log. Any goroutine may call it.
+func (c *conn) resume(finish transport.Finish) {
 	c.loop.post(nil, func(*conn) {
 		if c.ending == left { // finish must be called in any case
-			finish()
+			_, _ = finish()
 			return
 		}
 		c.talk.finish = finish
@@ -129,8 +163,9 @@ func (c *conn) resume(finish func() *wire.Reply) {
 // end ends the conversation because its connection leaves.
 func (t *conversation) end() {
 	t.giveUp()
+	t.letFinish()
 	if t.finish != nil {
-		t.finish()
+		_, _ = t.finish()
 	}
 	t.Conversation.Close()
 }

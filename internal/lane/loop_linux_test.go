@@ -125,8 +125,10 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 	for name, leave := range map[string]func(*stage, *conn){
 		"before its client leaves": func(s *stage, c *conn) {
 			s.hear()
-			for s.loop.deliver(false) {
-			}
+			require.Eventually(s, func() bool {
+				s.loop.deliver(false)
+				return c.talk.lend == nil && c.state == noPoll
+			}, time.Minute, time.Millisecond)
 			c.leave()
 		},
 		"while its client leaves": func(_ *stage, c *conn) {
@@ -146,11 +148,11 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 			c, _ := s.connect()
 			c.talk = &conversation{Duplex: transport.Duplex{Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}}
 			c.client = make(clientContext)
-			finished := 0
+			finished := make(chan struct{}, 1)
 			waited := make(chan struct{})
-			c.carryOutLater(func(context.Context) func() *wire.Reply {
+			c.carryOutLater(func(context.Context) transport.Finish {
 				defer close(waited)
-				return func() *wire.Reply { finished++; return nil }
+				return func() (*wire.Reply, error) { finished <- struct{}{}; return nil, nil }
 			})
 			<-waited
 			require.Eventually(t, func() bool {
@@ -158,9 +160,9 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 				defer s.loop.mail.Unlock()
 				return len(s.loop.letters) > 0
 			}, time.Minute, time.Millisecond)
-			require.Zero(t, finished)
+			require.Empty(t, finished)
 			leave(s, c)
-			require.Equal(t, 1, finished)
+			<-finished
 		})
 	}
 }

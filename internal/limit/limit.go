@@ -11,6 +11,7 @@ package limit
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -32,6 +33,7 @@ type Limiter struct {
 	calls       *Gate // that change something
 	reads       *Gate // calls that do not
 	signatures  *Gate // checks of the signatures of tokens
+	turns       *Gate // long work that bodies and commands cause
 	sessions    *Gate
 	connections atomic.Int64
 	held        atomic.Int64  // refusals that wait, see Hold
@@ -90,7 +92,8 @@ func New(cfg Config, m *metrics.Metrics) *Limiter {
 		metrics:    m,
 		calls:      NewGate("calls", "limits.calls", cfg.Calls, cfg.WaitingCalls, cfg.Wait, m),
 		reads:      NewGate("reads", "limits.calls", cfg.Calls, cfg.WaitingCalls, cfg.Wait, m),
-		signatures: NewGate("signatures", "", max(1, runtime.GOMAXPROCS(0)/2), cfg.WaitingCalls, cfg.Wait, m),
+		signatures: NewGate("signatures", "", atATime(), cfg.WaitingCalls, cfg.Wait, m),
+		turns:      NewGate("turns", "", atATime(), math.MaxInt, math.MaxInt64, m),
 		sessions:   NewGate("sessions", "limits.sessions", cfg.Sessions, cfg.PendingSessions, cfg.Wait, m),
 		released:   make(chan struct{}),
 	}
@@ -113,9 +116,13 @@ func (l *Limiter) Reload(cfg Config) {
 	l.inForce.Store(f)
 	l.calls.Set(cfg.Calls, cfg.WaitingCalls, cfg.Wait)
 	l.reads.Set(cfg.Calls, cfg.WaitingCalls, cfg.Wait)
-	l.signatures.Set(max(1, runtime.GOMAXPROCS(0)/2), cfg.WaitingCalls, cfg.Wait)
+	l.signatures.Set(atATime(), cfg.WaitingCalls, cfg.Wait)
 	l.sessions.Set(cfg.Sessions, cfg.PendingSessions, cfg.Wait)
 }
+
+// atATime is how many signatures are checked, and how much long work is done, at a time: the
+// other cores are for deliveries.
+func atATime() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 // Sessions returns the gate whose slots are sessions.
 func (l *Limiter) Sessions() *Gate { return l.sessions }
@@ -260,6 +267,12 @@ func (l *Limiter) BeginSignature(ctx context.Context, w Who) (leave func(), err 
 	return l.signatures.Leave, l.signatures.EnterAs(ctx, w.current())
 }
 
+// BeginTurn begins long work, such as decoding a large body, for w. It waits until ctx ends: a
+// connection has one at most, and what waits counts as memory. Without an error, call end.
+func (l *Limiter) BeginTurn(ctx context.Context, w Who) (end func(), err error) {
+	return l.turns.Leave, l.turns.EnterAs(ctx, w.current())
+}
+
 // BeginElsewhere is Begin for a call that takes a slot of another gate. It counts only
 // among the calls of its address.
 func (l *Limiter) BeginElsewhere(w Who) (Call, error) {
@@ -293,7 +306,7 @@ func (l *Limiter) Sweep(now time.Time) {
 // Gauges adds the state of all limits to g.
 func (l *Limiter) Gauges(g *metrics.Gauges) {
 	f := l.inForce.Load()
-	g.Limits = append(g.Limits, l.calls.Gauge(), l.reads.Gauge(), l.signatures.Gauge(), l.sessions.Gauge(),
+	g.Limits = append(g.Limits, l.calls.Gauge(), l.reads.Gauge(), l.signatures.Gauge(), l.turns.Gauge(), l.sessions.Gauge(),
 		metrics.Limit{Name: "connections", Most: f.Connections, InUse: int(l.connections.Load())},
 		metrics.Limit{Name: "address_connections", Most: f.AddressConnections, OfOne: true},
 		metrics.Limit{Name: "address_calls", Most: f.AddressCalls, OfOne: true},

@@ -69,6 +69,9 @@ type Action struct {
 	// Receive. The first one on a TCP connection says what to open; then call Opened or End.
 	Command []byte
 
+	// Large is a command, instead of Command, that takes too long to read in a loop.
+	Large Large
+
 	// End says that Write is the last. The driver writes it, closes its side, and continues
 	// to receive until the client closes.
 	End bool
@@ -76,6 +79,17 @@ type Action struct {
 	// Close closes the connection at once.
 	Close bool
 }
+
+// A Large is a command of more than largeCommand bytes. Call it once: it inflates the command, and
+// returns it as Action.Command is. An error, a *wire.Problem, ends the connection.
+type Large func() (command []byte, err error)
+
+// largeCommand is how many bytes a command may have that a loop reads and carries out. The worst
+// one takes half a millisecond, and most a tenth of that.
+const largeCommand = 16 << 10
+
+// hasCommand reports whether there is a command to carry out.
+func (a Action) hasCommand() bool { return a.Command != nil || a.Large != nil }
 
 // A reader finds the commands in the bytes that a client sends. It is for one goroutine.
 type reader interface {
@@ -94,6 +108,8 @@ type reader interface {
 // incoming is what was read: a command, a frame to answer, or neither.
 type incoming struct {
 	command []byte // valid until the next Read
+	large   Large  // instead of command; likewise
+	bytes   int    // that large keeps
 	answer  []byte // is written unchanged
 	closed  bool   // the client sends nothing more
 }
@@ -141,7 +157,7 @@ func (c *Conversation) Receive(b []byte, now time.Time) (n int, a Action) {
 	}
 	c.heard, c.asked = now, time.Time{}
 	n, in, err := c.reader.Read(b)
-	if full := c.held.Set(c.server.memory, int64(c.reader.Held()), c.owner); err == nil {
+	if full := c.held.Set(c.server.memory, int64(c.reader.Held()+in.bytes), c.owner); err == nil {
 		err = full
 	}
 	if err != nil {
@@ -156,8 +172,9 @@ func (c *Conversation) Receive(b []byte, now time.Time) (n int, a Action) {
 	if in.closed {
 		return n, c.end(in.answer)
 	}
-	c.busy = in.command != nil
-	return n, Action{Write: in.answer, Command: in.command}
+	a = Action{Write: in.answer, Command: in.command, Large: in.large}
+	c.busy = a.hasCommand()
+	return n, a
 }
 
 // Opened says that the first item of a TCP connection was carried out.
@@ -174,6 +191,9 @@ func (c *Conversation) Reply(r *wire.Reply, err error, now time.Time) Action {
 		return Action{}
 	case err != nil:
 		return c.End(err)
+	}
+	_ = c.held.Set(c.server.memory, int64(c.reader.Held()), c.owner) // fewer bytes are never refused
+	switch {
 	case r == nil:
 		return Action{}
 	}

@@ -80,6 +80,12 @@ func hear(t testing.TB, c *Conversation, b []byte, part func() int) (h heard) {
 				t.Fatalf("%d bytes: took %d, %+v", len(have), n, a)
 			}
 			have = have[n:]
+			if a.Large != nil {
+				var err error
+				if a.Command, err = a.Large(); err != nil {
+					a = c.Reply(nil, err, opened)
+				}
+			}
 			if a.Command != nil {
 				h.commands = append(h.commands, string(a.Command))
 				require.Zero(t, c.Reply(nil, nil, opened))
@@ -197,6 +203,14 @@ func receives(b []byte, taken int) func(*Conversation, time.Time) Action {
 }
 
 func receivesAll(b []byte) func(*Conversation, time.Time) Action { return receives(b, len(b)) }
+
+// readsLarge is receivesAll for a large command, whose error ends the connection.
+func readsLarge(b []byte) func(*Conversation, time.Time) Action {
+	return func(c *Conversation, now time.Time) Action {
+		_, err := receivesAll(b)(c, now).Large()
+		return c.Reply(nil, err, now)
+	}
+}
 
 func replies(r *wire.Reply, err error) func(*Conversation, time.Time) Action {
 	return func(c *Conversation, now time.Time) Action { return c.Reply(r, err, now) }
@@ -321,7 +335,7 @@ func TestTheRulesOfAConversation(t *testing.T) {
 			{0, receives([]byte("\x81\xff\x00\x00\x00\x00\x00\x7f\xff\xff\x00\x00\x00\x00"), 0), "end(message_too_large) bye", never},
 		}, ""},
 		"a command that inflates too much ends it": {socket, []step{
-			{0, receivesAll(frameOf(fin|rsv1|text, deflated(string(make([]byte, 200<<10))))), "end(message_too_large) bye", never},
+			{0, readsLarge(frameOf(fin|rsv1|text, deflated(string(make([]byte, 200<<10))))), "end(message_too_large) bye", never},
 		}, ""},
 		"the opening has a time-out": {unopened, []step{
 			{0, overdue, "", 10 * sec},
@@ -423,7 +437,11 @@ func TestAConversationCountsWhatItHolds(t *testing.T) {
 	for name, end := range map[string]func(*Conversation){
 		"the rest comes": func(c *Conversation) {
 			_, a := c.Receive(frameOf(fin|continued, string(make([]byte, rest))), opened)
-			require.Len(t, a.Command, begin+rest)
+			command, err := a.Large()
+			require.NoError(t, err)
+			require.Len(t, command, begin+rest)
+			require.EqualValues(t, begin+rest-16<<10, account.Of(memory.Unfinished), "it may wait long for its turn")
+			c.Reply(nil, nil, opened)
 		},
 		"it ends":         func(c *Conversation) { c.End(wire.NewProblem(wire.CodeDraining, "", "")) },
 		"it is closed":    (*Conversation).Close,

@@ -16,14 +16,17 @@ import (
 )
 
 // Later does the part of a command that may wait, while the session's frames continue. It
-// stops waiting when ctx is done. finish does the rest without waiting and returns the
-// reply. The caller writes no frame between finish and the reply. It must call Later and
-// finish once each.
-type Later func(ctx context.Context) (finish func() *wire.Reply)
+// stops waiting when ctx is done. finish does the rest, which may take long. The caller must
+// call Later and finish once each, and end ctx afterwards.
+type Later func(ctx context.Context) (finish Finish)
 
-// A Resume completes a command for which Do returned ErrPending: finish returns the reply,
-// as that of a Later. Any goroutine may call it. It does not block.
-type Resume func(finish func() *wire.Reply)
+// Finish returns the reply to a command, as Do does. The caller writes no frame between Finish
+// and the reply.
+type Finish func() (reply *wire.Reply, err error)
+
+// A Resume completes a command for which Do returned ErrPending. finish does not take long. Any
+// goroutine may call it. It does not block.
+type Resume func(finish Finish)
 
 // ErrPending says that a command is under way; it calls its Resume when it ends.
 var ErrPending = errors.New("the command is under way")
@@ -39,9 +42,12 @@ type Duplex struct {
 
 	// Do carries out one command of the client, who gets the reply, unless it is nil. The
 	// error, a *wire.Problem, ends the connection. Do does not wait. A command that may have
-	// to wait for long is not carried out: Do returns it as later. Unless resume is nil, Do
-	// may also return ErrPending.
+	// to wait for long, or takes long, is not carried out: Do returns it as later. Unless
+	// resume is nil, Do may also return ErrPending.
 	Do func(ctx context.Context, s *session.Session, command []byte, resume Resume) (reply *wire.Reply, later Later, err error)
+
+	// DoLarge is Do for an Action with a Large.
+	DoLarge func(s *session.Session, command Large) Later
 }
 
 // Serve serves a two-way connection until either side ends it, and closes it. It works for
@@ -118,14 +124,21 @@ const readBytes = 4 << 10
 
 // converse carries out commands until the connection or ctx has ended.
 func (l *link) converse(ctx context.Context, d Duplex) {
-	for command := l.next(ctx); command != nil; command = l.next(ctx) {
+	for a := l.next(ctx); a.hasCommand(); a = l.next(ctx) {
 		l.mu.Lock()
-		reply, later, err := d.Do(ctx, d.Session, command, nil)
+		var reply *wire.Reply
+		var later Later
+		var err error
+		if a.Large != nil {
+			later = d.DoLarge(d.Session, a.Large)
+		} else {
+			reply, later, err = d.Do(ctx, d.Session, a.Command, nil)
+		}
 		if later != nil {
 			l.mu.Unlock()
 			finish := later(ctx)
 			l.mu.Lock()
-			reply = finish()
+			reply, err = finish()
 		}
 		if later == nil || ctx.Err() == nil {
 			l.actLocked(l.talk.Reply(reply, err, time.Now()))
@@ -134,20 +147,21 @@ func (l *link) converse(ctx context.Context, d Duplex) {
 	}
 }
 
-// next returns the next command, or nil when the connection or ctx has ended.
-func (l *link) next(ctx context.Context) []byte {
+// next returns the next Action with a command, or the zero Action when the connection or ctx has
+// ended.
+func (l *link) next(ctx context.Context) Action {
 	for ctx.Err() == nil && !l.closed && !l.talk.HasEnded() {
 		n, a := l.talk.Receive(l.unread, time.Now())
 		l.unread = l.unread[n:]
-		if a.Command != nil {
-			return a.Command
+		if a.hasCommand() {
+			return a
 		}
 		l.act(a)
 		if n == 0 {
 			l.read(ctx)
 		}
 	}
-	return nil
+	return Action{}
 }
 
 // read reads once, or handles a time-out.
@@ -171,7 +185,7 @@ func (l *link) read(ctx context.Context) {
 	}
 }
 
-// act carries out an Action without a Command. It takes the lock only to write. The writer
+// act carries out an Action without a command. It takes the lock only to write. The writer
 // may hold the lock for a client that first finishes sending, and only then reads.
 func (l *link) act(a Action) {
 	switch {

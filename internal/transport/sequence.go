@@ -49,5 +49,8 @@ func (s *sequence) Read(b []byte) (n int, in incoming, err error) {
 	if s.item = item[:0]; cap(item) > keptMessage {
 		s.item = nil
 	}
+	if length > largeCommand {
+		return length - had, incoming{large: func() ([]byte, error) { return item, nil }, bytes: length}, nil
+	}
 	return length - had, incoming{command: item}, nil
 }

@@ -59,7 +59,11 @@ func (p *Port) serve(c net.Conn) {
 	l := newLink(c, p.host.Converse(c), nil)
 	var d Duplex
 	err := net.ErrClosed
-	if first := l.next(context.Background()); first != nil {
+	if a := l.next(context.Background()); a.hasCommand() {
+		first := a.Command
+		if a.Large != nil {
+			first, _ = a.Large() // it is neither compressed nor text
+		}
 		d, err = p.host.Open(c, first)
 	}
 	if err != nil {

@@ -157,32 +157,51 @@ func (s *socket) frameEnded() (incoming, error) {
 		return incoming{}, nil
 	}
 	s.state = s.state.Clear(ws.StateFragmented)
-	command, err := s.whole()
-	if err == nil && s.kind == ws.OpText && !utf8.Valid(command) {
-		err = badSocket(ws.ErrProtocolInvalidUTF8)
-	}
-	if err != nil {
-		return incoming{}, err
-	}
-	return incoming{command: command}, nil
+	return s.whole()
 }
 
 // keptMessage is the largest buffer that is kept for the next message.
 const keptMessage = 4 << 10
 
 // whole returns the complete message. It is valid until the next Read.
-func (s *socket) whole() ([]byte, error) {
-	message := s.message
+func (s *socket) whole() (incoming, error) {
+	message, deflated := s.message, s.deflated.IsCompressed()
 	if s.message = s.message[:0]; cap(s.message) > keptMessage {
 		s.message = nil
 	}
+	command, large, err := s.text(message, deflated, largeCommand)
 	switch {
-	case s.deflated.IsCompressed():
-		return inflate(message, s.most, min(s.most, s.free+inflatedTimes*len(message)))
-	case message == nil:
-		return []byte{}, nil // nil would mean that there is no command
+	case err != nil:
+		return incoming{}, err
+	case large:
+		return incoming{bytes: len(message), large: func() ([]byte, error) {
+			command, _, err := s.text(message, deflated, s.most)
+			return command, err
+		}}, nil
+	case command == nil:
+		command = []byte{} // nil would mean that there is no command
 	}
-	return message, nil
+	return incoming{command: command}, nil
+}
+
+// text returns the command in a message, unless either has more than quick bytes.
+func (s *socket) text(message []byte, deflated bool, quick int) (command []byte, large bool, err error) {
+	if len(message) > quick {
+		return nil, true, nil
+	}
+	command = message
+	if deflated {
+		command, err = inflate(message, s.most, min(s.most, s.free+inflatedTimes*len(message)), quick)
+	}
+	switch {
+	case err != nil:
+		return nil, false, err
+	case len(command) > quick:
+		return nil, true, nil
+	case s.kind == ws.OpText && !utf8.Valid(command):
+		return nil, false, badSocket(ws.ErrProtocolInvalidUTF8)
+	}
+	return command, false, nil
 }
 
 // closed answers the client's close frame with its own code (RFC 6455, section 5.5.1).
@@ -227,11 +246,11 @@ const inflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 const inflatedTimes = 32
 
 // inflate inflates a message. The result may have at most `most` bytes, and at most as many
-// as the deflated bytes have earned.
-func inflate(message []byte, most, earned int) ([]byte, error) {
+// as the deflated bytes have earned. inflate ends after quick bytes.
+func inflate(message []byte, most, earned, quick int) ([]byte, error) {
 	r := flate.NewReader(io.MultiReader(bytes.NewReader(message), bytes.NewReader([]byte(inflateTail))))
 	defer r.Close()
-	all, err := io.ReadAll(io.LimitReader(r, int64(earned)+1))
+	all, err := io.ReadAll(io.LimitReader(r, int64(min(earned, quick))+1))
 	switch {
 	case err != nil:
 		return nil, badSocket(err)

@@ -197,3 +197,43 @@ func TestTheCloseFrameOfAWebSocket(t *testing.T) {
 		require.Equal(t, string(code), reason)
 	}
 }
+
+// A loop reads a command of at most largeCommand bytes. It neither inflates nor checks a longer one.
+func TestALoopReadsSmallCommandsOnly(t *testing.T) {
+	wrong := strings.Repeat("\xff", largeCommand+1)
+	item := func(n int) []byte { // a text string of n bytes, with its head
+		return append(binary.BigEndian.AppendUint16([]byte{0x79}, uint16(n-3)), diverse(n-3)...)
+	}
+	for name, story := range map[string]struct {
+		of    func() *Conversation
+		b     []byte
+		large bool
+		err   error
+	}{
+		"as long as it may be":         {newTextSocket, frameOf(fin|text, diverse(largeCommand)), false, nil},
+		"longer":                       {newTextSocket, frameOf(fin|text, diverse(largeCommand+1)), true, nil},
+		"longer, and not UTF-8":        {newTextSocket, frameOf(fin|text, wrong), true, &wire.Problem{Code: wire.CodeInvalidRequest}},
+		"inflates to as long":          {newInflatingSocket, frameOf(fin|rsv1|text, deflated(diverse(largeCommand))), false, nil},
+		"inflates to longer":           {newInflatingSocket, frameOf(fin|rsv1|text, deflated(diverse(largeCommand+1))), true, nil},
+		"inflates to too many":         {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", mostCommand))), true, &wire.Problem{Code: wire.CodeMessageTooLarge}},
+		"is deflated, and longer":      {newInflatingSocket, frameOf(fin|rsv1|text, strings.Repeat("x", largeCommand+1)), true, &wire.Problem{Code: wire.CodeInvalidRequest}},
+		"an item as long as it may be": {newTCP, item(largeCommand), false, nil},
+		"a longer item":                {newTCP, item(largeCommand + 1), true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := story.of()
+			_, a := c.Receive(story.b, opened)
+			require.Equal(t, story.large, a.Large != nil)
+			require.Equal(t, !story.large, a.Command != nil)
+			require.True(t, c.Busy())
+			n, other := c.Receive(story.b, opened)
+			require.Zero(t, n, "the next one waits")
+			require.Zero(t, other)
+			if story.large {
+				command, err := a.Large()
+				require.ErrorIs(t, err, story.err)
+				require.Equal(t, story.err == nil, len(command) == largeCommand+1)
+			}
+		})
+	}
+}

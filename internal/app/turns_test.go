@@ -1,0 +1,171 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
+)
+
+// named returns a list of n topics, in JSON.
+func named(n int) string {
+	var list []string
+	for i := range n {
+		list = append(list, fmt.Sprintf(`"n%d"`, i))
+	}
+	return "[" + strings.Join(list, ",") + "]"
+}
+
+// connected returns a two-way connection in a format.
+func (a *App) connected(t *testing.T, format string) transport.Duplex {
+	t.Helper()
+	d, err := a.Connect(t.Context(), Caller{Who: a.cfg.Limiter.WhoAt(addr)}, "format="+format+"&topic=x", Accepts{})
+	require.NoError(t, err)
+	t.Cleanup(func() { a.End(d.Session) })
+	return d
+}
+
+func encoded(format, command string) []byte {
+	if format == "cbor" {
+		return cbor.AppendFromJSON(nil, []byte(command))
+	}
+	return []byte(command)
+}
+
+// A loop carries out a command with a few topics. It leaves many topics, and patterns, to others.
+func TestALoopDoesWhatIsQuick(t *testing.T) {
+	for _, format := range []string{"json", "cbor"} {
+		a := newApp(t)
+		d := a.connected(t, format)
+		for command, quick := range map[string]bool{
+			`{"subscribe":` + named(quickNames) + `,"ref":1}`:                                               true,
+			`{"subscribe":` + named(quickNames+1) + `,"ref":1}`:                                             false,
+			`{"unsubscribe":` + named(quickNames) + `,"ref":1}`:                                             true,
+			`{"subscribe":` + named(quickNames/2) + `,"unsubscribe":` + named(quickNames/2+1) + `,"ref":1}`: false,
+			`{"subscribe":["a.*"],"ref":1}`:                                                                 false,
+			`{"unsubscribe":["a.>"],"ref":1}`:                                                               false,
+			`{"publish":{"topic":"a","data":` + named(1000) + `},"ref":1}`:                                  true, // at most as large as a command that a loop reads
+		} {
+			reply, later, err := d.Do(t.Context(), d.Session, encoded(format, command), nil)
+			require.NoError(t, err, command)
+			require.Equal(t, quick, later == nil, command)
+			if later != nil {
+				reply = finished(later(t.Context()))
+			}
+			require.NotNil(t, reply, command)
+			require.Nil(t, reply.Problem, command)
+			require.EqualValues(t, 1, *reply.Ref)
+		}
+	}
+	a := newApp(t)
+	for n, want := range map[int]error{quickNames: nil, quickNames + 1: ErrWouldWait} {
+		query := "topic=x0"
+		for i := 1; i < n; i++ {
+			query += fmt.Sprintf("&topic=x%d", i)
+		}
+		s, _, err := a.PollTopics(NoWait, Caller{}, TopicPoll{Query: query})
+		require.ErrorIs(t, err, want)
+		if err == nil {
+			a.End(s)
+		}
+	}
+}
+
+// large returns a Large that has a command, and whether it was read.
+func large(command []byte) (l transport.Large, read *bool) {
+	read = new(bool)
+	return func() ([]byte, error) { *read = true; return command, nil }, read
+}
+
+// A large command waits for its turn before anything is done for it, and so does what it changes.
+func TestALargeCommandWaitsForItsTurn(t *testing.T) {
+	a := newApp(t)
+	synctest.Test(t, func(t *testing.T) {
+		d := a.connected(t, "json")
+		others := a.takeTurns(t, turns())
+		command, read := large([]byte(`{"subscribe":` + named(500) + `,"ref":1}`))
+		var finish transport.Finish
+		go func() { finish = d.DoLarge(d.Session, command)(t.Context()) }()
+		synctest.Wait()
+		require.False(t, *read)
+		others()
+		synctest.Wait()
+		require.True(t, *read)
+		require.False(t, a.cfg.Broker.Has("n1"))
+
+		others = a.takeTurns(t, turns())
+		var reply *wire.Reply
+		go func() { reply = finished(finish) }()
+		synctest.Wait()
+		require.Nil(t, reply)
+		others()
+		synctest.Wait()
+		require.Nil(t, reply.Problem)
+		require.Len(t, reply.Positions, 500)
+
+		others = a.takeTurns(t, turns())
+		defer others()
+		ctx, leave := context.WithCancel(t.Context())
+		command, read = large([]byte(`{"ping":true}`))
+		var err error
+		go func() { _, err = d.DoLarge(d.Session, command)(ctx)() }()
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		require.ErrorIs(t, err, context.Canceled)
+		require.False(t, *read)
+	})
+}
+
+// The rate is asked before a large command is decoded, once, and that of its kind. The client learns
+// which command was refused.
+func TestARateRefusesALargeCommandBeforeItIsDecoded(t *testing.T) {
+	for _, format := range []string{"json", "cbor"} {
+		for kind, command := range map[limit.Kind]string{
+			limit.Publishes: `{"publish":{"topic":"a","data":1},"ref":7}`,
+			limit.Requests:  `{"subscribe":["b"],"ref":7}`,
+		} {
+			var rates limit.Rates
+			rates[kind][limit.Address] = nothing
+			l := limit.New(limit.Config{Rates: rates}, metrics.New("test"))
+			a := newApp(t, func(c *Config) { c.Limiter = l })
+			d := a.connected(t, format)
+			do := func(command string) *wire.Reply {
+				read, _ := large(encoded(format, command))
+				return finished(d.DoLarge(d.Session, read)(t.Context()))
+			}
+			require.Nil(t, do(command).Problem, "%s, %s: it spends the rate once", kind, format)
+			wrong := strings.Replace(command, `,"ref"`, `,"unknown":1,"ref"`, 1)
+			refused := do(wrong)
+			require.Equal(t, wire.CodeLimited, refused.Problem.Code, "%s, %s: it is not decoded", kind, format)
+			require.EqualValues(t, 7, *refused.Ref)
+			require.Equal(t, wire.CodeLimited, do(command).Problem.Code)
+		}
+	}
+}
+
+// What is no command ends the connection, also if it is large.
+func TestALargeCommandThatCannotBeReadEndsTheConnection(t *testing.T) {
+	a := newApp(t)
+	d := a.connected(t, "json")
+	for why, read := range map[string]transport.Large{
+		"the command is not an object": func() ([]byte, error) { return []byte("[]"), nil },
+		"it cannot be inflated": func() ([]byte, error) {
+			return nil, wire.NewProblem(wire.CodeInvalidRequest, "", "it cannot be inflated")
+		},
+		"the call panicked": func() ([]byte, error) { panic("BUG") },
+	} {
+		reply, err := d.DoLarge(d.Session, read)(t.Context())()
+		require.Nil(t, reply)
+		require.ErrorContains(t, err, why)
+	}
+}

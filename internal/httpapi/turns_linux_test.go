@@ -1,0 +1,82 @@
+package httpapi
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// takeTurns takes all turns, for calls of others, and returns how to end them.
+func (k *kit) takeTurns() (leave func()) {
+	k.Helper()
+	var ends []func()
+	for range max(1, runtime.GOMAXPROCS(0)/2) {
+		end, err := k.cfg.Limiter.BeginTurn(k.Context(), limit.Who{})
+		require.NoError(k, err)
+		ends = append(ends, end)
+	}
+	return func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// A command with many topics waits for its turn. Meanwhile the loop serves others, messages of the
+// session continue, and its later commands wait. The reply precedes the messages of the topics.
+func TestACommandThatTakesLongWaitsForItsTurn(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+		k := newLaneKit(t, way)
+		s := k.connect(wire.Start{Topic: "a"})
+		s.hello()
+		k.publish("b0", "0")
+		topics := []wire.Start{{Topic: "b0", From: wire.FromOldest}}
+		for i := 1; i < 900; i++ {
+			topics = append(topics, wire.Start{Topic: fmt.Sprintf("b%d", i)})
+		}
+		for ref, long := range []wire.Command{{Subscribe: topics[:100]}, {Subscribe: topics}, {Subscribe: []wire.Start{{Topic: "c.*"}}}} {
+			leave := k.takeTurns()
+			long.Ref = new(uint64(ref))
+			s.send(long)
+			s.send(wire.Command{Ping: true, Ref: new(uint64(99))})
+			require.Eventually(t, func() bool { return k.waitingFor("turns") == 1 }, surely, time.Millisecond)
+			require.Empty(t, s.replies)
+			k.publish("a", "1")
+			if isDecoded := ref == 2; !isDecoded { // so what it changes waits, without messages before the reply
+				s.wantFrame(fmt.Sprintf("a%d", ref+1), "1")
+				leave()
+			} else {
+				leave()
+				s.wantFrame(fmt.Sprintf("a%d", ref+1), "1")
+			}
+			if ref == 0 {
+				s.wantFrame("b01", "0")
+				require.NotEmpty(t, s.replies, "the reply was first")
+			}
+			require.Len(t, s.wantReply(uint64(ref)).Positions, len(long.Subscribe))
+			s.wantReply(99)
+		}
+		s.Close()
+		k.wantNoLaneConnections()
+	})
+}
+
+// A client that leaves gives up the turn of its command.
+func TestACommandOfAClientThatLeftTakesNoTurn(t *testing.T) {
+	k := newLaneKit(t, lane.HandOff)
+	defer k.takeTurns()()
+	s := k.connect(wire.Start{Topic: "a"})
+	s.hello()
+	s.send(wire.Command{Subscribe: []wire.Start{{Topic: "c.*"}}})
+	require.Eventually(t, func() bool { return k.waitingFor("turns") == 1 }, surely, time.Millisecond)
+	s.Close()
+	require.Eventually(t, func() bool { return k.waitingFor("turns") == 0 }, surely, time.Millisecond)
+	k.wantNoLaneConnections()
+}
