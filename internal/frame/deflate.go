@@ -32,6 +32,16 @@ func (f *Frame) Deflated(format Format, least int) (block []byte, pays bool) {
 	return block, block != nil
 }
 
+// IsEncoded reports whether the frame was encoded in a format, and deflated if it may be; see
+// Deflated.
+func (f *Frame) IsEncoded(format Format, least int) bool {
+	b, made := f.find(form{format: format})
+	if made && f.other == nil && least >= 0 && len(b) >= least {
+		_, made = f.find(form{format: format, deflated: true})
+	}
+	return made
+}
+
 // deflated returns text as a block, or nil if that is not a tenth smaller.
 func deflated(text []byte) []byte {
 	compressing <- struct{}{}

@@ -243,6 +243,14 @@ func (o *output) put(b []byte) (n int) {
 	return n
 }
 
+// Deflates implements transport.Parking.
+func (o *output) Deflates(whole bool) bool {
+	if whole {
+		return o.gzip
+	}
+	return o.deflates
+}
+
 // Blocked implements transport.Parking.
 func (o *output) Blocked() bool { return o.backlog != nil }
 

@@ -13,6 +13,7 @@ import (
 // that takes them, queues what fits, and leaves the rest in the history.
 func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	s := sub.session
+	encoding, large := s.encodeLarge(frames)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sub.behind || sub.dropped {
@@ -39,13 +40,41 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 		return
 	}
 	// Fast path: a poll is parked on its connection, and no other frames precede these.
-	if s.parked != nil && !s.hasBacklogLocked() {
+	if s.parked != nil && !s.hasBacklogLocked() && (!large || s.parked.outlet.Encoding() == encoding) {
 		frames = frames[s.deliverLocked(sub, frames, now):]
 		if sub.dropped {
 			return // the stateless poll has its answer
 		}
 	}
 	sub.queueLocked(frames, now)
+}
+
+// largeMessage is the size of the smallest message that is encoded without the session's lock.
+// To deflate it takes half a millisecond.
+const largeMessage = 64 << 10
+
+// encodeLarge makes the encoding of large messages that the outlet of the parked poll needs, and
+// returns it.
+func (s *Session) encodeLarge(frames []*frame.Frame) (e Encoding, large bool) {
+	for _, f := range frames {
+		// Fast path: most messages.
+		if f.Size() < largeMessage {
+			continue
+		}
+		if !large {
+			large = true
+			s.mu.Lock()
+			if s.parked != nil {
+				e = s.parked.outlet.Encoding()
+			}
+			s.mu.Unlock()
+		}
+		if e != (Encoding{}) {
+			f.Bytes(e.Format)
+			f.Deflated(e.Format, e.DeflateFrom)
+		}
+	}
+	return e, large
 }
 
 // withoutClient returns the frames that are not from the client of that name.

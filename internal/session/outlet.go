@@ -25,9 +25,20 @@ type Outlet interface {
 	// first; then Wake follows. The frames are valid until it returns.
 	HandOver(frames []*frame.Frame) State
 
+	// Encoding returns how HandOver encodes frames. The session makes the encoding of a large
+	// message before it takes its lock.
+	Encoding() Encoding
+
 	// Wake makes the connection continue its poll, which is no longer parked. The session
 	// calls it once.
 	Wake()
+}
+
+// An Encoding is how frames are written: in a format, and those of at least DeflateFrom bytes
+// deflated; negative: none.
+type Encoding struct {
+	Format      frame.Format
+	DeflateFrom int
 }
 
 // A State is the state of a poll, or of its answer.

@@ -2,6 +2,7 @@ package session
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,11 +21,24 @@ type line struct {
 	then  State    // what HandOver answers
 	told  []string // "a1 a2", or "" for a timeout
 	woken int
+
+	encoding Encoding
+	encodes  func() Encoding // nil: encoding
 }
 
 func (l *line) HandOver(frames []*frame.Frame) State {
+	for _, f := range frames {
+		require.True(l.k, f.Size() < largeMessage || f.IsEncoded(l.encoding.Format, l.encoding.DeflateFrom), "the session has its lock")
+	}
 	l.told = append(l.told, said(frames))
 	return l.then
+}
+
+func (l *line) Encoding() Encoding {
+	if l.encodes != nil {
+		return l.encodes()
+	}
+	return l.encoding
 }
 
 func (l *line) Wake() { l.woken++ }
@@ -213,4 +227,43 @@ func TestAnAnsweredStatelessPollIsOfferedNothing(t *testing.T) {
 		k.registry.End(s)
 		synctest.Wait()
 	})
+}
+
+// A large message is encoded, and deflated, before the session takes its lock. If another poll
+// parks meanwhile, which needs another encoding, it takes the message from the queue.
+func TestALargeMessageIsEncodedWithoutTheLock(t *testing.T) {
+	for name, e := range map[string]Encoding{
+		"plain":    {frame.NDJSON, -1},
+		"CBOR":     {frame.CBOR, -1},
+		"deflated": {frame.NDJSON, 1 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, broker.Config{}, Config{}, func(k *kit) {
+				s := k.open("a")
+				l := &line{k: k, then: Parked, encoding: e}
+				k.parkOn(l, s, true)
+				k.publishN("a", 1)
+				k.publishLarge("a")
+				l.wants("a1", "a2")
+
+				changes := 0
+				l.encodes = func() Encoding {
+					changes++
+					return Encoding{frame.NDJSON, changes}
+				}
+				k.publishLarge("a")
+				l.wants()
+				require.Equal(t, 1, l.woken)
+			})
+		})
+	}
+}
+
+// publishLarge publishes a message that is not small any more, and can be deflated.
+func (k *kit) publishLarge(topic string) {
+	k.Helper()
+	data := []byte(`"` + strings.Repeat("x", largeMessage) + `"`)
+	_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: data}, 0, time.Now())
+	require.NoError(k, err)
+	synctest.Wait()
 }

@@ -165,16 +165,20 @@ func (p *Poll) releaseFrames() {
 // keptFrames is the longest list of frames that a poll keeps for the next Take.
 const keptFrames = 16
 
+// Taken returns what the last Take or TakeOrPark returned.
+func (p *Poll) Taken() []*frame.Frame { return p.frames }
+
 // Patterns returns the positions of the session's patterns that hold for a client with the
 // frames of the last Take or HandOver. Only a poll that AcksLater has them.
 func (p *Poll) Patterns() []wire.Position { return p.patterns }
 
 func (p *Poll) notePatternsLocked() {
+	if p.acking != AcksLater { // Begin has emptied the list
+		return
+	}
 	p.patterns = p.patterns[:0]
-	if p.acking == AcksLater {
-		for _, pattern := range p.session.patterns {
-			p.patterns = append(p.patterns, pattern.positionLocked())
-		}
+	for _, pattern := range p.session.patterns {
+		p.patterns = append(p.patterns, pattern.positionLocked())
 	}
 }
 

@@ -22,6 +22,9 @@ type Parking interface {
 	// Blocked reports whether written bytes still wait for the client.
 	Blocked() bool
 
+	// Deflates reports whether frames of a whole answer, or of a part, may be deflated.
+	Deflates(whole bool) bool
+
 	// Wake makes the owner flush, or call Unpark and then Go. It must not block.
 	Wake()
 }
@@ -45,6 +48,7 @@ type Answer struct {
 	ahead  bool // requests wait behind this one
 	begun  bool // the first part of an answer in mode multiple was written
 	more   bool // another part may follow
+	taken  bool // Go has taken frames that Wait writes
 	first  bool // Go was not called yet, and begin is still about now
 	limit  broker.Limit
 	begin  time.Duration // when the poll began, after server.made; saves reading the clock
@@ -66,6 +70,7 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 	now := time.Now()
 	a.begin, a.first = now.Sub(a.server.made), true
 	a.mode, a.format, a.events, a.begun, a.more = r.Mode, r.Format, r.Events, false, false
+	a.taken = false
 	a.meter = a.server.meters[r.via()]
 	if err := a.poll.Begin(s, r.Ack, r.acking(), r.Arrival, now); err != nil {
 		a.meter.Polled(outcomeOf(err))
@@ -113,11 +118,15 @@ func (a *Answer) finish(ctx context.Context) error {
 
 // Go continues the poll without blocking: it writes the frames that the session has, once,
 // or parks. An error comes with Over: a *wire.Problem is for the client; any other error
-// means that the client has left. ahead says that more requests wait, so that the end of a
+// means that the client has left. It returns Waiting if it takes too long to
+// encode the frames. ahead says that more requests wait, so that the end of a
 // parked poll must wake the sink.
 func (a *Answer) Go(ahead bool) (session.State, error) {
 	a.ahead = ahead
-	if a.begun && !a.more {
+	switch {
+	case a.taken:
+		return session.Waiting, nil
+	case a.begun && !a.more:
 		a.done(outcomeFrames)
 		return session.Over, nil
 	}
@@ -135,15 +144,45 @@ func (a *Answer) Go(ahead bool) (session.State, error) {
 	if to != nil && state != session.Parked {
 		a.meter.Parked.Add(-1)
 	}
-	if state != session.Over {
+	switch {
+	case state != session.Over:
 		return state, nil
+	case err == nil && a.takesLong(frames):
+		a.taken = true
+		return session.Waiting, nil
 	}
 	return a.answer(frames, err)
 }
 
+// quickBytes is how many bytes of messages Go encodes and deflates.
+const quickBytes = 64 << 10
+
+// takesLong reports whether to encode frames takes too long for a loop.
+func (a *Answer) takesLong(frames []*frame.Frame) bool {
+	bytes := 0
+	for _, f := range frames {
+		bytes += f.Size()
+	}
+	if bytes <= quickBytes { // Fast path: most answers.
+		return false
+	}
+	e := a.Encoding()
+	for _, f := range frames {
+		if f.IsEncoded(e.Format, e.DeflateFrom) { // for others
+			bytes -= f.Size()
+		}
+	}
+	return bytes > quickBytes
+}
+
 // Wait waits on the session's queue for frames, the poll's timeout, or the end of ctx,
-// which means that the client has left. Then it does what Go does.
+// which means that the client has left. Then it does what Go does, with any frames. If Go has
+// taken frames, it writes these.
 func (a *Answer) Wait(ctx context.Context) (session.State, error) {
+	if a.taken {
+		a.taken = false
+		return a.answer(a.poll.Taken(), nil)
+	}
 	wait := a.patience(time.Now())
 	if a.lot != nil && a.mode == Stream {
 		wait = 0 // it can park now: another poll was taking frames before
@@ -254,6 +293,15 @@ func (a *Answer) HandOver(frames []*frame.Frame) session.State {
 		return session.Continues
 	}
 	return session.Parked
+}
+
+// Encoding implements session.Outlet.
+func (a *Answer) Encoding() session.Encoding {
+	e := session.Encoding{Format: a.format.OffSocket(), DeflateFrom: -1}
+	if p, ok := a.to.(Parking); ok && p.Deflates(a.mode == Single || a.mode == Batch) {
+		e.DeflateFrom = a.server.config().CompressionMinBytes
+	}
+	return e
 }
 
 // Wake implements session.Outlet.
