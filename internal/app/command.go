@@ -27,13 +27,16 @@ type commands struct {
 // do is the Do of a transport.Duplex. It does not wait: a command that has to is returned
 // as later, and a publish that waits for the log ends in resume. A panic ends the
 // connection, and not the daemon.
-func (c *commands) do(ctx context.Context, s *session.Session, raw []byte, resume transport.Resume) (reply *wire.Reply, later transport.Later, err error) {
+func (c *commands) do(ctx context.Context, s *session.Session, a transport.Action, resume transport.Resume) (reply *wire.Reply, later transport.Later, err error) {
 	defer c.app.recovered(&err)
-	command, err := c.read(raw, quickNames)
-	if command == nil { // not even a ref
-		if errors.Is(err, ErrWouldWait) {
-			return nil, c.doLarge(s, func() ([]byte, error) { return raw, nil }), nil
-		}
+	if a.Large != nil {
+		return nil, c.doLarge(s, a.Large), nil
+	}
+	command, err := c.read(a.Command, quickNames)
+	switch {
+	case errors.Is(err, ErrWouldWait):
+		return nil, c.doLarge(s, func() ([]byte, error) { return a.Command, nil }), nil
+	case command == nil: // not even a ref
 		return nil, nil, err
 	}
 	var change func() error
@@ -70,7 +73,7 @@ func (c *commands) then(command *wire.Command, resume transport.Resume) Then {
 	}
 }
 
-// doLarge is the DoLarge of a transport.Duplex. A command is read in its turn, and after its rates
+// doLarge is do for a command that takes long. It is read in its turn, and after its rates
 // were asked. A panic while it is read ends the connection.
 func (c *commands) doLarge(s *session.Session, read transport.Large) transport.Later {
 	return func(ctx context.Context) transport.Finish {

@@ -293,7 +293,7 @@ func TestACommandThatMustWaitRunsLater(t *testing.T) {
 	held, err := l.Begin(t.Context(), limit.Who{})
 	require.NoError(t, err)
 	for _, command := range []string{`{"publish":{"topic":"a","data":1},"ref":1}`, `{"subscribe":["b"],"ref":1}`} {
-		reply, later, err := d.Do(t.Context(), d.Session, []byte(command), nil)
+		reply, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(command)}, nil)
 		require.NoError(t, err)
 		require.Nil(t, reply)
 		require.NotNil(t, later, command)
@@ -314,7 +314,7 @@ func TestACommandThatTheApplicationIsAskedAboutRunsLater(t *testing.T) {
 	d, err := a.Connect(t.Context(), Caller{}, "topic=x", Accepts{})
 	require.NoError(t, err)
 	defer a.End(d.Session)
-	reply, later, err := d.Do(t.Context(), d.Session, []byte(`{"subscribe":["asked"],"ref":1}`), nil)
+	reply, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"subscribe":["asked"],"ref":1}`)}, nil)
 	require.NoError(t, err)
 	require.Nil(t, reply)
 	finish := later(t.Context())

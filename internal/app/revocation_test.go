@@ -83,7 +83,7 @@ func (g *guarded) connect(c Caller, id string) transport.Duplex {
 // command sends a command, and returns the problem in its reply.
 func (g *guarded) command(d transport.Duplex, command string) error {
 	g.Helper()
-	reply, later, err := d.Do(g.Context(), d.Session, []byte(command), nil)
+	reply, later, err := d.Do(g.Context(), d.Session, transport.Action{Command: []byte(command)}, nil)
 	require.NoError(g, err)
 	if later != nil {
 		reply = finished(later(g.Context()))

@@ -294,7 +294,7 @@ func (a *App) connect(ctx context.Context, c *Caller, over string, resumes bool,
 	client := &commands{app: a, caller: *c}
 	client.caller.Agent = "" // the connection may last
 	client.binary = d.Request.Format.IsBinary()
-	d.Do, d.DoLarge = client.do, client.doLarge
+	d.Do = client.do
 	return d, err
 }
 

@@ -55,7 +55,7 @@ func TestALoopDoesWhatIsQuick(t *testing.T) {
 			`{"unsubscribe":["a.>"],"ref":1}`:                                                               false,
 			`{"publish":{"topic":"a","data":` + named(1000) + `},"ref":1}`:                                  true, // at most as large as a command that a loop reads
 		} {
-			reply, later, err := d.Do(t.Context(), d.Session, encoded(format, command), nil)
+			reply, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: encoded(format, command)}, nil)
 			require.NoError(t, err, command)
 			require.Equal(t, quick, later == nil, command)
 			if later != nil {
@@ -86,6 +86,15 @@ func large(command []byte) (l transport.Large, read *bool) {
 	return func() ([]byte, error) { *read = true; return command, nil }, read
 }
 
+// doLarge returns what carries out a large command.
+func doLarge(t *testing.T, d transport.Duplex, command transport.Large) transport.Later {
+	t.Helper()
+	reply, later, err := d.Do(t.Context(), d.Session, transport.Action{Large: command}, nil)
+	require.NoError(t, err)
+	require.Nil(t, reply)
+	return later
+}
+
 // A large command waits for its turn before anything is done for it, and so does what it changes.
 func TestALargeCommandWaitsForItsTurn(t *testing.T) {
 	a := newApp(t)
@@ -94,7 +103,7 @@ func TestALargeCommandWaitsForItsTurn(t *testing.T) {
 		others := a.takeTurns(t, turns())
 		command, read := large([]byte(`{"subscribe":` + named(500) + `,"ref":1}`))
 		var finish transport.Finish
-		go func() { finish = d.DoLarge(d.Session, command)(t.Context()) }()
+		go func() { finish = doLarge(t, d, command)(t.Context()) }()
 		synctest.Wait()
 		require.False(t, *read)
 		others()
@@ -117,7 +126,7 @@ func TestALargeCommandWaitsForItsTurn(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		command, read = large([]byte(`{"ping":true}`))
 		var err error
-		go func() { _, err = d.DoLarge(d.Session, command)(ctx)() }()
+		go func() { _, err = doLarge(t, d, command)(ctx)() }()
 		synctest.Wait()
 		leave()
 		synctest.Wait()
@@ -141,7 +150,7 @@ func TestARateRefusesALargeCommandBeforeItIsDecoded(t *testing.T) {
 			d := a.connected(t, format)
 			do := func(command string) *wire.Reply {
 				read, _ := large(encoded(format, command))
-				return finished(d.DoLarge(d.Session, read)(t.Context()))
+				return finished(doLarge(t, d, read)(t.Context()))
 			}
 			require.Nil(t, do(command).Problem, "%s, %s: it spends the rate once", kind, format)
 			wrong := strings.Replace(command, `,"ref"`, `,"unknown":1,"ref"`, 1)
@@ -164,7 +173,7 @@ func TestALargeCommandThatCannotBeReadEndsTheConnection(t *testing.T) {
 		},
 		"the call panicked": func() ([]byte, error) { panic("BUG") },
 	} {
-		reply, err := d.DoLarge(d.Session, read)(t.Context())()
+		reply, err := doLarge(t, d, read)(t.Context())()
 		require.Nil(t, reply)
 		require.ErrorContains(t, err, why)
 	}

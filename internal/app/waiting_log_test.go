@@ -230,7 +230,7 @@ func TestACommandIsAnsweredByTheLog(t *testing.T) {
 	var finish transport.Finish
 	command := []byte(`{"publish":{"topic":"a","data":1},"ref":7}`)
 	for _, cause := range []error{nil, errDisk} {
-		_, later, err := d.Do(t.Context(), d.Session, command, func(f transport.Finish) { finish = f })
+		_, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: command}, func(f transport.Finish) { finish = f })
 		require.ErrorIs(t, err, transport.ErrPending)
 		require.Nil(t, later)
 		require.Nil(t, finish)
@@ -242,7 +242,7 @@ func TestACommandIsAnsweredByTheLog(t *testing.T) {
 		require.Equal(t, cause != nil, reply.Problem != nil)
 		require.Equal(t, cause == nil, reply.Position != nil)
 	}
-	_, later, err := d.Do(t.Context(), d.Session, command, nil)
+	_, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: command}, nil)
 	require.NoError(t, err)
 	done := make(chan *wire.Reply)
 	go func() { done <- finished(later(t.Context())) }()

@@ -86,12 +86,9 @@ func (c *conn) converse() bool {
 
 // act carries out an Action.
 func (c *conn) act(a transport.Action) {
-	switch {
-	case a.Large != nil:
-		c.carryOutLater(c.talk.DoLarge(c.talk.Session, a.Large))
-		return
-	case a.Command != nil:
-		reply, later, err := c.talk.Do(c.lane.life, c.talk.Session, a.Command, c.talk.resume)
+	if a.HasCommand() {
+		c.spend(len(a.Command))
+		reply, later, err := c.talk.Do(c.lane.life, c.talk.Session, a, c.talk.resume)
 		switch {
 		case errors.Is(err, transport.ErrPending):
 			return

@@ -83,8 +83,11 @@ type Lane struct {
 	joined   atomic.Uint32 // connections until now
 	draining atomic.Bool   // set under mu
 
-	mu      sync.Mutex     // guards closed, and opening loops
+	mu      sync.Mutex     // guards the fields below but running, and opening loops
 	closed  bool           // no connection may join
+	minute  int64          // of the lane's age
+	longest time.Duration  // turn of a loop in it
+	before  time.Duration  // the same in the minute before
 	running sync.WaitGroup // connections and their goroutines; a new connection counts under mu
 }
 
@@ -96,7 +99,7 @@ func New(cfg Config) *Lane {
 		loops: make([]loop, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	for i := range l.loops {
-		l.loops[i].delayed = make(map[*conn]time.Time)
+		l.loops[i].delayed, l.loops[i].begun = make(map[*conn]time.Time), l.begun
 	}
 	l.life, l.endLife = context.WithCancel(context.Background())
 	l.Tick(l.begun)
@@ -129,7 +132,19 @@ func (l *Lane) Tick(now time.Time) {
 	check := age/checkEvery != l.age.Swap(age)/checkEvery
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.tellLongestLocked(age / 60)
 	l.postAllLocked(func(loop *loop) { loop.tick(now, check) })
+}
+
+// tellLongestLocked sets the metric of the longest turn in a minute and the one before.
+func (l *Lane) tellLongestLocked(minute int64) {
+	if minute != l.minute {
+		l.minute, l.before, l.longest = minute, l.longest, 0
+	}
+	for i := range l.loops {
+		l.longest = max(l.longest, time.Duration(l.loops[i].longest.Swap(0)))
+	}
+	l.cfg.Metrics.LaneLongestTurn.Set(max(l.longest, l.before).Seconds())
 }
 
 // checkEvery is how many seconds pass between two checks of all connections. A connection

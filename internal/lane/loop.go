@@ -3,13 +3,15 @@ package lane
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // A loop owns connections: one goroutine does all work for them, in turns. It gets events
 // from the kernel, and letters from other goroutines. It never waits for a client, nor for
-// a lock that is held for long. Work that must wait gets a goroutine of its own, which
-// posts a letter at its end. For a publish that waits for the log, the log posts it.
+// a lock that is held for long. Work that must wait, or takes more than about 2 ms, gets a
+// goroutine of its own, which posts a letter at its end. For a publish that waits for the
+// log, the log posts it.
 //
 // Go's own poller would wake a goroutine for each connection. If two connections are ready
 // at once it also wakes a second thread, which mostly finds nothing to do: an eighth of
@@ -23,6 +25,9 @@ type loop struct {
 	poller
 	running sync.WaitGroup // run
 
+	begun   time.Time    // immutable
+	longest atomic.Int64 // turn since Lane.Tick asked, in nanoseconds
+
 	mail    sync.Mutex // guards letters and asleep; a leaf: sessions post under their locks
 	letters []letter
 	asleep  bool // run waits for the kernel, so a letter must wake it
@@ -33,6 +38,7 @@ type loop struct {
 	conns   []*conn             // by descriptor
 	delayed map[*conn]time.Time // when to answer with their delayed refusals
 	tired   bool                // a connection used all steps of its turn
+	clock   time.Duration       // when the last turn ended, after begun
 	closing bool                // connections that still join are closed
 }
 
@@ -79,6 +85,7 @@ func (l *loop) deliver(more bool) (again bool) {
 			letter.do(c)
 			c.proceed()
 		}
+		l.noteTurn()
 	}
 	if more || len(part) == atOnce || l.tired {
 		l.tired = false
@@ -86,6 +93,15 @@ func (l *loop) deliver(more bool) (again bool) {
 		return true
 	}
 	return len(part) > 0
+}
+
+// noteTurn notes how long a turn took, which ends now: all other connections waited for it.
+func (l *loop) noteTurn() {
+	now := time.Since(l.begun)
+	if took := int64(now - l.clock); took > l.longest.Load() { // Tick may reset it meanwhile
+		l.longest.Store(took)
+	}
+	l.clock = now
 }
 
 const (

@@ -106,6 +106,7 @@ func (l *loop) run() {
 	_ = l.raw.Read(func(epoll uintptr) bool {
 		for {
 			n := epollWait(epoll, events[:])
+			l.clock = time.Since(l.begun)
 			for _, e := range events[:n] {
 				l.handle(e)
 			}
@@ -132,6 +133,7 @@ func (l *loop) handle(e unix.EpollEvent) {
 	c.ended = c.ended || ended
 	c.unread = c.unread || ended || e.Events&unix.EPOLLIN != 0
 	c.proceed()
+	l.noteTurn()
 }
 
 // epollWait, rawRead and rawWrite do not tell Go's scheduler about the system call. It

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gobwas/ws"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -118,6 +120,70 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	for s.loop.deliver(false) {
 	}
 	require.Equal(t, requests+1, s.published(), "all turns")
+}
+
+// Commands may name topics, so their bytes count: a turn takes at most as many as fill 64 steps.
+func TestATurnEndsAfterSomeBytesOfCommands(t *testing.T) {
+	const commands = 100
+	for bytes, most := range map[int]int{20: turn, bytesOfStep: turn / 2, 3 * bytesOfStep: turn / 4, 3 * turn * bytesOfStep: 1} {
+		s := newStage(t, auth.Open{})
+		s.cfg.Polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"), nil)
+		c, client := s.connect()
+		done := 0
+		c.talk = &conversation{giveUp: func() {}, Duplex: transport.Duplex{
+			Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now()),
+			Do: func(context.Context, *session.Session, transport.Action, transport.Resume) (*wire.Reply, transport.Later, error) {
+				done++
+				return nil, nil, nil
+			},
+		}}
+		var ahead []byte
+		for range commands {
+			head := ws.Header{Fin: true, OpCode: ws.OpText, Masked: true, Length: int64(bytes)}
+			frame, err := ws.CompileFrame(ws.Frame{Header: head, Payload: make([]byte, bytes)})
+			require.NoError(t, err)
+			ahead = append(ahead, frame...)
+		}
+		go func() {
+			for len(ahead) > 0 {
+				n, _ := rawWrite(client, ahead)
+				ahead = ahead[max(n, 0):]
+			}
+		}()
+		most = min(most, turn)
+		for before := 0; done < commands; before = done {
+			s.hear()
+			s.loop.deliver(false)
+			require.LessOrEqual(t, done-before, 2*most, "a turn for the event, and one for the letter")
+		}
+	}
+}
+
+// The longest turn of this minute and the one before is told.
+func TestTheLongestTurnIsTold(t *testing.T) {
+	s := newStage(t, auth.Open{})
+	told := func(second int) float64 {
+		s.Tick(s.begun.Add(time.Duration(second) * time.Second))
+		return testutil.ToFloat64(s.cfg.Metrics.LaneLongestTurn)
+	}
+	s.loop.longest.Store(int64(2 * time.Second))
+	require.EqualValues(t, 2, told(5))
+	s.loop.longest.Store(int64(time.Second))
+	require.EqualValues(t, 2, told(59))
+	require.EqualValues(t, 2, told(60))
+	s.loop.longest.Store(int64(time.Second))
+	require.EqualValues(t, 2, told(119))
+	require.EqualValues(t, 1, told(120))
+	require.Zero(t, told(180))
+
+	c, client := s.connect()
+	ask(t, client, 1)
+	s.hear()
+	require.Positive(t, s.loop.longest.Load(), "an event")
+	s.loop.longest.Store(0)
+	s.loop.post(c, func(*conn) {})
+	s.loop.deliver(false)
+	require.Positive(t, s.loop.longest.Load(), "a letter")
 }
 
 // A command that waited is finished even if its client has left: it may hold a slot.

@@ -90,6 +90,7 @@ func (c *conn) servePoll(kind form, r *request) {
 	var err error
 	caller := c.caller(r)
 	if kind == topicsForm {
+		c.spend(len(r.query))
 		p := app.TopicPoll{Query: string(r.query), Accepts: r.fields.accepts}
 		if s, req, err = c.lane.cfg.App.PollTopics(app.NoWait, caller, p); errors.Is(err, app.ErrWouldWait) {
 			c.callAside(r, 0, func(ctx context.Context) func(*conn) {

@@ -60,6 +60,7 @@ type Metrics struct {
 
 	LaneConnections prometheus.Gauge   // connections that the lane has now
 	LaneReturned    prometheus.Counter // connections given back to net/http
+	LaneLongestTurn prometheus.Gauge   // seconds
 
 	compressedBefore, compressedAfter prometheus.Counter
 
@@ -161,16 +162,19 @@ func New(version string) *Metrics {
 		}),
 		CertificateFailures: f.counter("certificate_failures_total", "Failures to read, get or renew the certificate."),
 		LaneConnections:     f.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."}),
-		LaneReturned:        f.counter("lane_returned_total", "Connections that the lane gave back to net/http: a request was of another kind, or arrived too slowly."),
-		delivered:           f.counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
-		deliveredBytes:      f.counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
-		polls:               f.counters("polls_total", "Polls answered, by transport and outcome: frames, empty, gone (the client left), or a problem's code.", "transport", "outcome"),
-		framesPerAnswer:     f.histograms("answer_frames", "Frames in one write of an answer, by transport.", "transport", prometheus.ExponentialBuckets(1, 4, 6)),
-		publishToWrite:      f.histograms("publish_to_write_seconds", "Time from accepting a message to writing it to a subscriber, sampled, by transport.", "transport", prometheus.ExponentialBuckets(50e-6, 2.5, 14)),
-		hookCalls:           f.counters("hook_calls_total", "Calls of the application, by hook and outcome: passed, changed, refused, failed, timeout, overloaded (no slot was free for the call), or cached (the application has allowed the same question recently). For batches of events: passed, failed or timeout; each attempt counts.", "hook", "outcome"),
-		hookDropped:         f.counters("hook_dead_letters_total", "Events that the application did not get, by reason: full (the queue was full), failed (the last attempt failed), stopped (the daemon stopped, or a reload removed the hook).", "reason"),
-		hookSeconds:         f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
-		Presence:            f.counters("presence_events_total", "Presence events, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
+		LaneLongestTurn: f.NewGauge(prometheus.GaugeOpts{
+			Name: prefix + "lane_longest_turn_seconds", Help: "Longest turn of a connection in an event loop of the lane, in this minute and the one before. The other connections of the loop waited for it.",
+		}),
+		LaneReturned:    f.counter("lane_returned_total", "Connections that the lane gave back to net/http: a request was of another kind, or arrived too slowly."),
+		delivered:       f.counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
+		deliveredBytes:  f.counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
+		polls:           f.counters("polls_total", "Polls answered, by transport and outcome: frames, empty, gone (the client left), or a problem's code.", "transport", "outcome"),
+		framesPerAnswer: f.histograms("answer_frames", "Frames in one write of an answer, by transport.", "transport", prometheus.ExponentialBuckets(1, 4, 6)),
+		publishToWrite:  f.histograms("publish_to_write_seconds", "Time from accepting a message to writing it to a subscriber, sampled, by transport.", "transport", prometheus.ExponentialBuckets(50e-6, 2.5, 14)),
+		hookCalls:       f.counters("hook_calls_total", "Calls of the application, by hook and outcome: passed, changed, refused, failed, timeout, overloaded (no slot was free for the call), or cached (the application has allowed the same question recently). For batches of events: passed, failed or timeout; each attempt counts.", "hook", "outcome"),
+		hookDropped:     f.counters("hook_dead_letters_total", "Events that the application did not get, by reason: full (the queue was full), failed (the last attempt failed), stopped (the daemon stopped, or a reload removed the hook).", "reason"),
+		hookSeconds:     f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
+		Presence:        f.counters("presence_events_total", "Presence events, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
 	}
 	m.Store = newStore(f)
 	m.AccessLogDropped = f.counter("access_log_dropped_total", "Entries of the access log that were dropped because the log is written too slowly.")

@@ -88,8 +88,8 @@ type Large func() (command []byte, err error)
 // one takes half a millisecond, and most a tenth of that.
 const largeCommand = 16 << 10
 
-// hasCommand reports whether there is a command to carry out.
-func (a Action) hasCommand() bool { return a.Command != nil || a.Large != nil }
+// HasCommand reports whether there is a command to carry out.
+func (a Action) HasCommand() bool { return a.Command != nil || a.Large != nil }
 
 // A reader finds the commands in the bytes that a client sends. It is for one goroutine.
 type reader interface {
@@ -173,7 +173,7 @@ func (c *Conversation) Receive(b []byte, now time.Time) (n int, a Action) {
 		return n, c.end(in.answer)
 	}
 	a = Action{Write: in.answer, Command: in.command, Large: in.large}
-	c.busy = a.hasCommand()
+	c.busy = a.HasCommand()
 	return n, a
 }
 

@@ -40,14 +40,11 @@ type Duplex struct {
 	Ahead        []byte // bytes that were already read
 	Deflates     bool   // messages of a WebSocket may be deflated
 
-	// Do carries out one command of the client, who gets the reply, unless it is nil. The
+	// Do carries out the command of an Action. The client gets the reply, unless it is nil. The
 	// error, a *wire.Problem, ends the connection. Do does not wait. A command that may have
 	// to wait for long, or takes long, is not carried out: Do returns it as later. Unless
 	// resume is nil, Do may also return ErrPending.
-	Do func(ctx context.Context, s *session.Session, command []byte, resume Resume) (reply *wire.Reply, later Later, err error)
-
-	// DoLarge is Do for an Action with a Large.
-	DoLarge func(s *session.Session, command Large) Later
+	Do func(ctx context.Context, s *session.Session, a Action, resume Resume) (reply *wire.Reply, later Later, err error)
 }
 
 // Serve serves a two-way connection until either side ends it, and closes it. It works for
@@ -124,16 +121,9 @@ const readBytes = 4 << 10
 
 // converse carries out commands until the connection or ctx has ended.
 func (l *link) converse(ctx context.Context, d Duplex) {
-	for a := l.next(ctx); a.hasCommand(); a = l.next(ctx) {
+	for a := l.next(ctx); a.HasCommand(); a = l.next(ctx) {
 		l.mu.Lock()
-		var reply *wire.Reply
-		var later Later
-		var err error
-		if a.Large != nil {
-			later = d.DoLarge(d.Session, a.Large)
-		} else {
-			reply, later, err = d.Do(ctx, d.Session, a.Command, nil)
-		}
+		reply, later, err := d.Do(ctx, d.Session, a, nil)
 		if later != nil {
 			l.mu.Unlock()
 			finish := later(ctx)
@@ -153,7 +143,7 @@ func (l *link) next(ctx context.Context) Action {
 	for ctx.Err() == nil && !l.closed && !l.talk.HasEnded() {
 		n, a := l.talk.Receive(l.unread, time.Now())
 		l.unread = l.unread[n:]
-		if a.hasCommand() {
+		if a.HasCommand() {
 			return a
 		}
 		l.act(a)

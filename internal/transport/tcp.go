@@ -59,7 +59,7 @@ func (p *Port) serve(c net.Conn) {
 	l := newLink(c, p.host.Converse(c), nil)
 	var d Duplex
 	err := net.ErrClosed
-	if a := l.next(context.Background()); a.hasCommand() {
+	if a := l.next(context.Background()); a.HasCommand() {
 		first := a.Command
 		if a.Large != nil {
 			first, _ = a.Large() // it is neither compressed nor text
