@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -300,4 +301,23 @@ func TestAJWKSMayHaveOtherKeys(t *testing.T) {
 		synctest.Wait()
 		wantRefused(t, p.Authority, sign(jose.HS256, theSecret, good(), "kid", "secret"), wire.CodeUnauthorized, "key id")
 	})
+}
+
+// An answer with a large head is refused. One with a small head is read.
+func TestTheHeadOfAJWKSAnswerIsBounded(t *testing.T) {
+	one := jwkOf(edKey().Public(), "kid", "one")
+	for size, refused := range map[int]bool{maxJWKSHeadBytes / 2: false, 2 * maxJWKSHeadBytes: true} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Padding", strings.Repeat("x", size))
+			_, _ = io.WriteString(w, one)
+		}))
+		defer server.Close()
+		text, err := newJWKS(server.URL, zap.NewNop(), nil, nil).get(t.Context())
+		if refused {
+			require.ErrorContains(t, err, "exceeded")
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, one, string(text))
+	}
 }
