@@ -38,7 +38,7 @@ import (
 // Run starts the log, the HTTP servers of both listeners and of connections that the lane
 // gives back, the TCP port, the sweeper, the memory watcher, and the access log. The API
 // waits for its requests, the lane for its connections, and the broker for its fan-outs. All
-// have ended when Run returns.
+// have ended when Run returns, unless a file of the authority hangs; see release.
 type Daemon struct {
 	cfg      config.Config // at the start; see Config
 	log      *zap.Logger
@@ -79,6 +79,8 @@ type Daemon struct {
 
 	state   atomic.Pointer[string] // why the daemon is not ready; nil: it is
 	manager *notifier
+
+	watching sync.WaitGroup // watchKeys
 }
 
 // New builds a daemon's parts. cfg must be valid. log takes entries of every level; cfg
@@ -233,10 +235,24 @@ func (d *Daemon) Listen() error {
 	return nil
 }
 
-// release gives up the files that only one daemon has at a time.
+// filesTimeout is how long the daemon waits at its end for the files of keys and revocations.
+const filesTimeout = 5 * time.Second
+
+// release gives up the files that only one daemon has at a time. It waits only for a while for
+// those of the authority: a revocation or a look at the keys may hang in the file system.
 func (d *Daemon) release() {
 	d.kept.Release()
-	d.auth.Close()
+	closed := make(chan struct{})
+	go func() {
+		d.watching.Wait()
+		d.auth.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(filesTimeout):
+		d.log.Warn("the file system of auth.revocations, or of a file of keys, does not answer: the daemon ends without it; a revocation that was not answered may be missing")
+	}
 	d.traces.Close()
 }
 
@@ -297,7 +313,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	running.Go(func() { d.accessLog.Run(sweeping) })
 	running.Go(d.hooks.events.Run)
 	if d.auth != nil {
-		running.Go(func() { d.watchKeys(sweeping) })
+		d.watching.Go(func() { d.watchKeys(sweeping) })
 	}
 
 	err := d.announce()

@@ -215,3 +215,15 @@ func (d *running) ask(path, key, body string) (int, string) {
 	require.NoError(d, err)
 	return resp.StatusCode, string(text)
 }
+
+// A look at the keys hangs in the file system when the daemon is told to stop. The daemon ends
+// without it, and says so.
+func TestAHangingFileSystemDoesNotKeepTheDaemon(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "keys")
+	keysOf(t, file, "ann")
+	d := startWith(t, func(c *config.Config) { c.Auth.APIKeys = file }, func(d *Daemon) { d.watching.Add(1) })
+	require.NoError(t, d.wait())
+	require.Len(t, d.logged.FilterMessageSnippet("the file system of auth.revocations").All(), 1)
+	d.watching.Done() // it answers at last
+}
