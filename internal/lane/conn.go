@@ -39,6 +39,16 @@ type conn struct {
 	spent uint16 // steps of the turn, beyond those that were taken; see spend
 }
 
+// What a connection takes while it waits, and a two-way connection besides: the conversation, and
+// the request that opened it.
+const (
+	connBytes = 672
+	talkBytes = 3072
+)
+
+// count adds to the memory account of connections.
+func (c *conn) count(bytes int64) { c.lane.cfg.Polls.Memory().Add(memory.Queues, bytes) }
+
 // An ending is how a connection leaves the lane.
 type ending uint8
 
@@ -279,6 +289,10 @@ func (c *conn) leave() {
 	}
 	c.ending = left
 	c.lane.cfg.Metrics.LaneConnections.Dec()
+	c.count(-connBytes)
+	if c.talk != nil {
+		c.count(-talkBytes)
+	}
 	c.lane.running.Done()
 }
 

@@ -43,6 +43,7 @@ func (l *Lane) takeDuplex(nc net.Conn, d transport.Duplex) bool {
 		return false
 	}
 	_ = nc.Close() // c.fd keeps the connection open
+	c.count(talkBytes)
 	c.prefill(d.Ahead)
 	d.Ahead = nil
 	c.talk, c.bare, c.deflates = &conversation{Duplex: d, giveUp: func() {}, resume: c.resume}, true, d.Deflates

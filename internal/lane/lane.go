@@ -218,6 +218,7 @@ func (l *Lane) adopt(nc *listen.Conn) *conn {
 		return nil
 	}
 	l.cfg.Metrics.LaneConnections.Inc()
+	c.count(connBytes)
 	l.running.Add(1)
 	return c
 }

@@ -7,10 +7,10 @@
 //	kind        what                                             its own bound
 //	history     messages that histories hold                     settings of topics
 //	frames      encodings of messages                            none
-//	queues      session queues, messages that only they hold,    settings of sessions
-//	            lists of unacked frames
-//	topics      topics, subscriptions, patterns and members      B/2
-//	            of presence themselves
+//	queues      sessions, connections of the lane, queues,        settings of sessions
+//	            messages that only they hold, unacked frames      and connections
+//	topics      topics, subscriptions with their rates,           B/2
+//	            patterns and members of presence themselves
 //	unfinished  bodies and commands that are not complete        B/4; an address B/8
 //	unread      answers that clients have not read               B/4; an address B/8
 //
@@ -54,7 +54,7 @@ const (
 	Encodings       // kind frames
 	Queued          // messages in queues; they also count as History or Pinned
 	Pinned          // messages in queues or writes that no history holds
-	Queues          // the queues themselves, and lists of unacked frames
+	Queues          // sessions and their queues, lists of unacked frames, connections of the lane
 	Topics          // topics, subscriptions, patterns, members of presence
 	Unfinished      // see UnfinishedBytes
 	Unread          // see UnreadBytes

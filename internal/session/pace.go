@@ -13,6 +13,9 @@ type pace struct {
 	armed bool          // timer runs
 }
 
+// paceBytes is what a pace takes, with its timer.
+const paceBytes = 224
+
 // newPace returns a pace, or nil if every message may be read at once.
 func newPace(every time.Duration) *pace {
 	if every <= 0 {

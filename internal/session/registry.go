@@ -163,6 +163,7 @@ func (r *Registry) list(s *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended == nil {
+		s.countLocked()
 		if s.number != 0 {
 			r.events.SessionOpened(s.number, s.Grant().Subject)
 			s.told = true

@@ -61,7 +61,7 @@ type Session struct {
 	pinned   int        // bytes of the pinned frames: those in queue and leftover
 	waiting  int64      // Unix nanoseconds; since then none of those was taken
 	leftover queued     // taken from queue but not sent; sent first
-	counted  int        // bytes of queue and unacked in the memory account
+	counted  int        // bytes of the session, queue and unacked in the memory account
 	subs     map[string]*subscription
 	patterns map[string]*pattern // by name; nil: none
 	notices  []notice            // gaps to announce before all other frames

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -46,9 +47,20 @@ func (sub *subscription) begin(j broker.Joined) {
 	if j.Live {
 		sub.lost = wire.GapSlow
 	}
+	sub.countPace(paceBytes)
+}
+
+// countPace adds to the memory of the pace, if there is one. The broker counts the subscription.
+func (sub *subscription) countPace(bytes int64) {
+	if sub.pace != nil {
+		sub.session.registry.broker.Memory().Add(memory.Topics, bytes)
+	}
 }
 
 func (sub *subscription) dropLocked() {
+	if !sub.dropped {
+		sub.countPace(-paceBytes)
+	}
 	sub.joined.Leave()
 	sub.pace.stopLocked()
 	sub.disappearLocked()

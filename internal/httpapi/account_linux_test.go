@@ -1,0 +1,64 @@
+package httpapi
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/lane"
+)
+
+// The memory account has what waiting polls, streams and WebSockets add to the heap, with their
+// sessions, within 20 %.
+func TestTheAccountOfConnectionsIsNearTheHeap(t *testing.T) {
+	const many = 1000
+	for name, request := range map[string]func(k *kit) string{
+		"long polls": func(k *kit) string { return polling(k.openA(), 0) },
+		"streams": func(k *kit) string {
+			return fmt.Sprintf("GET /v1/sessions/%s/poll?ack=0&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n", k.openA())
+		},
+		"event streams": func(*kit) string { return "GET /v1/sse?topic=a HTTP/1.1\r\nHost: h\r\n\r\n" },
+		"WebSockets": func(*kit) string {
+			return "GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := serveLane(t, lane.HandOff, settings{broker: broker.Config{MemoryBudget: 1 << 30}}, nil)
+			connect := func(to []net.Conn) {
+				for i := range to {
+					var err error
+					to[i], err = k.dial()
+					require.NoError(t, err)
+					_, err = io.WriteString(to[i], request(k))
+					require.NoError(t, err)
+				}
+			}
+			warm, clients := make([]net.Conn, 100), make([]net.Conn, many)
+			connect(warm)
+			k.wantOnLane(len(warm))
+			heap, used := live(), k.cfg.Broker.Memory().Used()
+			connect(clients)
+			k.wantOnLane(len(warm) + many)
+			const client = 300 // what each socket of the test takes
+			require.InEpsilon(t, live()-heap-many*client, k.cfg.Broker.Memory().Used()-used, 0.2, "bytes of the heap, and counted")
+			for _, c := range append(warm, clients...) {
+				require.NoError(t, c.Close())
+			}
+			k.wantOnLane(0)
+		})
+	}
+}
+
+// live returns the bytes of the heap that are in use.
+func live() int64 {
+	runtime.GC()
+	runtime.GC() // empties pools
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
