@@ -100,7 +100,7 @@ func http2Gets(path string, streams int) []byte {
 	}
 	text := func(name byte, value string) string { return string([]byte{name, byte(len(value))}) + value }
 	frame(settings, 0, 0, binary.BigEndian.AppendUint32([]byte{0, initialWindow}, 0))
-	head := []byte(string([]byte{methodGet, schemeHTTP}) + text(pathIs, path) + text(authorityIs, "abuse"))
+	head := []byte(string([]byte{methodGet, schemeHTTP}) + text(pathIs, path) + text(authorityIs, "127.0.0.1"))
 	for i := range streams {
 		frame(headers, endsStream|endsBlock, uint32(2*i+1), head)
 	}
