@@ -196,7 +196,7 @@ peers: ## get the servers for make compare: Nchan from Debian, Centrifugo and Me
 scale: build ## measure how cost grows with clients, topics, bytes …, into loadtest/results, about 10 min; ARGS="-quick": 1 min, into bin/
 	$(GO) run ./loadtest/scale -pubsubd bin/pubsubd $(ARGS)
 
-abuse: build ## attack pubsubd in seventeen ways while 2000 clients listen, into loadtest/results, about 11 min; ARGS="-quick": 3 min, into bin/
+abuse: build ## attack pubsubd in twenty-four ways while 2000 clients listen, into loadtest/results, about 15 min; ARGS="-quick": 4 min, into bin/
 	$(GO) run ./loadtest/abuse -pubsubd bin/pubsubd $(ARGS)
 
 upgrade: ## replace the binary five times under load, with 5,000 subscribers, in each way of deploy/README.md, about 1 min

@@ -22,6 +22,13 @@ func attacks() []attack {
 		{name: "unread-lists-h2", what: "the same lists over HTTP/2, with 100 streams per connection and a window of 0", sources: 20, pace: 100, crowd: 40, run: unreadLists2},
 		{name: "unread-polls", what: "polls of 1000 messages whose clients do not read them", sources: 50, pace: 2000, crowd: 5000, tiny: true, run: unreadPolls},
 		{name: "huge-positions", what: "invalid positions of 900 KB, from clients that do not read the refusal", sources: 10, pace: 100, crowd: 300, tiny: true, run: hugePositions},
+		{name: "unread-history", what: "histories of 1000 messages whose clients do not read them, over HTTP/1.1", sources: 60, pace: 1000, crowd: 1500, tiny: true, run: unreadHistory},
+		{name: "unread-session-h2", what: "one session, read over HTTP/2 with 100 streams per connection and a window of 0", sources: 60, pace: 100, crowd: 60, run: unreadSession2},
+		{name: "signatures", what: "pipelined polls with badly signed ES512 tokens", sources: 50, pace: 600, crowd: 64, pipelined: 16, run: pollsWith(badlySigned(`,"kid":"1"`))},
+		{name: "signatures-4", what: "the same with tokens that four keys may have signed", sources: 50, pace: 600, crowd: 200, pipelined: 16, run: pollsWith(badlySigned(""))},
+		{name: "malformed-tokens", what: "the same with tokens that are none", sources: 50, pace: 600, crowd: 64, pipelined: 16, run: pollsWith(func() string { return "x" })},
+		{name: "large-commands", what: "compressed commands of 7900 subscriptions each, on WebSockets", sources: 20, pace: 400, crowd: 20, unhurried: true, run: commands(7900)},
+		{name: "small-commands", what: "the same with one subscription each", sources: 20, pace: 400, crowd: 20, unhurried: true, run: commands(1)},
 		{name: racing, what: "polls that clients abandon for new polls of the same sessions", sources: 20, pace: 200, crowd: 40, run: racingPolls},
 	}
 	next := 0

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,11 +21,19 @@ import (
 //go:embed limits.yaml
 var limits []byte
 
+// keys verify tokens. Nobody has their private halves.
+//
+//go:embed keys.json
+var keys []byte
+
 // A daemon is the server that is attacked.
 type daemon struct {
 	*child.Child
 	folder string // holds its settings; removed with it
 }
+
+// everything is what clients without a token may do.
+const everything = `[{"topics":[">"],"allow":["subscribe","publish","history"]}]`
 
 // startDaemon starts it with settings from a file, and with what Go's runtime is to
 // keep its memory under. Whoever starts one must stop it.
@@ -34,12 +43,12 @@ func startDaemon(ctx context.Context, o options) (*daemon, error) {
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
 	d := &daemon{folder: folder}
-	file := filepath.Join(folder, "limits.yaml")
-	if err := os.WriteFile(file, o.settings, 0o600); err != nil {
+	file, keyFile := filepath.Join(folder, "limits.yaml"), filepath.Join(folder, "keys.json")
+	if err := errors.Join(os.WriteFile(file, o.settings, 0o600), os.WriteFile(keyFile, keys, 0o600)); err != nil {
 		d.forget()
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
-	command := append([]string{o.pubsubd, "serve", "--log-level=warn", "--config", file}, o.serve...)
+	command := append([]string{o.pubsubd, "serve", "--log-level=warn", "--config", file, "--auth-keys", keyFile, "--auth-anonymous", everything}, o.serve...)
 	if d.Child, err = child.Server(ctx, command, "GOMEMLIMIT="+strconv.FormatInt(o.memoryLimit, 10)); err != nil {
 		d.forget()
 		return nil, err

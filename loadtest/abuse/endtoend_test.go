@@ -21,13 +21,13 @@ func buildDaemon(t *testing.T) string {
 	return file
 }
 
-// A quick run attacks the real daemon and the sink in two ways. What is not
+// A quick run attacks the real daemon and the sink in five ways. What is not
 // demanded here is speed, of which a machine that tests has none to give.
 func TestVictimsOfARealDaemonLoseNothing(t *testing.T) {
 	folder := t.TempDir()
 	var out, log bytes.Buffer
 	code := start(t.Context(), []string{
-		"-pubsubd", buildDaemon(t), "-quick", "-lasts", "2s", "-settle", "100ms", "-only", "slow-heads,guesses", "-out", folder,
+		"-pubsubd", buildDaemon(t), "-quick", "-lasts", "2s", "-settle", "100ms", "-only", "slow-heads,guesses,signatures,large-commands,unread-session-h2", "-out", folder,
 		"-config", fewMisses(t, 1, 5),
 	}, nil, &out, &log)
 	require.Contains(t, []int{0, exitMissed}, code, "%s", log.String())
@@ -38,9 +38,10 @@ func TestVictimsOfARealDaemonLoseNothing(t *testing.T) {
 	for _, v := range []Verdict{r.nothingLost(), r.withinBudget(), r.carriedOut()} {
 		require.True(t, v.Met, "%s: %s", v.Demand, v.Found)
 	}
-	require.Len(t, r.Attacks, 2)
+	require.Len(t, r.Attacks, 5)
 	require.Positive(t, r.Attacks[0].Live.Server.CPUSeconds)
 	for _, a := range r.Attacks {
+		require.Zero(t, a.Live.Server.Refused["wrong_host"], a.Name)
 		for _, p := range []Phase{a.Sink, a.Live} {
 			require.Equal(t, int64(2*r.Victims), p.Victims.Delivered, a.Name)
 			require.Positive(t, p.Server.ResidentBytes, a.Name)
@@ -52,6 +53,8 @@ func TestVictimsOfARealDaemonLoseNothing(t *testing.T) {
 	raid := r.Attacks[1].Live.Raid
 	require.LessOrEqual(t, float64(raid.Answers["404"]), 5+1+raid.Seconds, "who goes on is held back")
 	require.Empty(t, r.Attacks[1].Sink.Server.Refused, "the sink was attacked, not the daemon")
+	require.Positive(t, r.Attacks[2].Live.Server.Refused["unauthorized"])
+	require.Positive(t, r.Attacks[3].Live.Server.Refused["too_many_subscriptions"])
 	kept, err := os.ReadFile(filepath.Join(folder, textName))
 	require.NoError(t, err)
 	require.Equal(t, string(kept), out.String())

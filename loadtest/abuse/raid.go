@@ -22,6 +22,7 @@ type attack struct {
 	run       func(ctx context.Context, r *raid) error
 	tiny      bool // receives into buffers as small as the kernel allows
 	unhurried bool // answers are waited for, however long they take
+	pipelined int  // requests that are sent at one time; 0: one
 }
 
 // small returns the attack at a tenth, which only shows that it works.

@@ -53,7 +53,7 @@ func change(session, add, remove string) []byte {
 }
 
 // request sends what next makes, over and over at the raid's pace, on a crowd of
-// connections of which each waits for its answer. next is called by many, each with
+// connections of which each waits for its answers. next is called by many, each with
 // its number and how many requests it has made.
 func (r *raid) request(ctx context.Context, next func(number, turn int) []byte) {
 	each(r.crowd, func(number int) {
@@ -89,21 +89,31 @@ func (r *raid) speaker(ctx context.Context, number int) *speaker {
 	return &speaker{l, bufio.NewReaderSize(l, 4<<10)}
 }
 
-// ask sends a request, counts what comes of it, and reports whether the connection
+// ask sends requests, counts what comes of them, and reports whether the connection
 // may be used again.
-func (s *speaker) ask(ctx context.Context, request []byte) bool {
-	a, err := s.exchange(request)
+func (s *speaker) ask(ctx context.Context, requests []byte) bool {
+	unsaid := s.begin(requests)
+	for range max(s.raid.pipelined, 1) {
+		if a, ok := s.hear(ctx, unsaid); !ok || a.closes {
+			return false
+		}
+	}
+	return true
+}
+
+// hear counts what comes of a request, and reports whether it was answered.
+func (s *speaker) hear(ctx context.Context, unsaid error) (answer, bool) {
+	a, err := s.answer(unsaid)
 	switch {
 	case err == nil:
 		s.raid.tally.answered(a.status)
-		return !a.closes
 	case isOver(ctx):
 	case isTimeout(err):
 		s.raid.tally.unanswered()
 	default:
 		s.raid.tally.cut()
 	}
-	return false
+	return a, err == nil
 }
 
 // An answer is what an attacker looks at.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -14,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/stretchr/testify/require"
 )
 
@@ -159,4 +162,20 @@ func TestHalfClosed(t *testing.T) {
 	address, came := listens(t)
 	carryingOut(t, one(stance{say: []byte("GET "), shut: true}), address)
 	require.Equal(t, "GET ", next(t, came, 5), "and no reset")
+}
+
+// A token is wrong in nothing but its signature, so the server has to check that.
+func TestATokenIsBadlySignedAndOtherwiseGood(t *testing.T) {
+	var set jose.JSONWebKeySet
+	require.NoError(t, json.Unmarshal(keys, &set))
+	require.Len(t, set.Keys, 4)
+	token := badlySigned(`,"kid":"1"`)
+	parsed, err := jwt.ParseSigned(token(), []jose.SignatureAlgorithm{jose.ES512})
+	require.NoError(t, err)
+	require.Len(t, set.Key(parsed.Headers[0].KeyID), 1)
+	var claims jwt.Claims
+	require.ErrorIs(t, parsed.Claims(set.Key("1")[0], &claims), jose.ErrCryptoFailure)
+	require.NoError(t, parsed.UnsafeClaimsWithoutVerification(&claims))
+	require.NoError(t, claims.Validate(jwt.Expected{}))
+	require.NotEqual(t, token(), token())
 }

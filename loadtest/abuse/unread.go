@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -15,7 +16,7 @@ import (
 
 // unreadLists asks for pages of topics, about 870 bytes for each topic.
 func unreadLists(ctx context.Context, r *raid) error {
-	if err := r.fill(ctx, longNames()); err != nil {
+	if err := r.fill(ctx, longList()); err != nil {
 		return err
 	}
 	return r.leaveUnread(ctx, get(listPath))
@@ -24,7 +25,7 @@ func unreadLists(ctx context.Context, r *raid) error {
 // unreadLists2 asks for the same over HTTP/2, in streams whose window is 0.
 func unreadLists2(ctx context.Context, r *raid) error {
 	const streams = 100
-	if err := r.fill(ctx, longNames()); err != nil {
+	if err := r.fill(ctx, longList()); err != nil {
 		return err
 	}
 	return r.leaveUnread(ctx, http2Gets(listPath, streams))
@@ -32,15 +33,28 @@ func unreadLists2(ctx context.Context, r *raid) error {
 
 // unreadPolls asks for as many messages as an answer holds.
 func unreadPolls(ctx context.Context, r *raid) error {
-	const messages, size = 1000, 230
-	items := make([]string, messages)
-	for i := range items {
-		items[i] = `{"topic":"abuse.unread","data":"` + string(filling(size)) + `"}`
-	}
-	if err := r.fill(ctx, items); err != nil {
+	if err := r.fill(ctx, longHistory()); err != nil {
 		return err
 	}
 	return r.leaveUnread(ctx, get("/v1/poll?topic=abuse.unread@oldest"))
+}
+
+// unreadHistory asks for the same messages with a request that takes one of limits.calls.
+func unreadHistory(ctx context.Context, r *raid) error {
+	if err := r.fill(ctx, longHistory()); err != nil {
+		return err
+	}
+	return r.leaveUnread(ctx, get("/v1/topics/abuse.unread/messages?limit=1000"))
+}
+
+// unreadSession2 asks for a session with long names over HTTP/2, in streams whose window is 0.
+func unreadSession2(ctx context.Context, r *raid) error {
+	const topics, streams = 100, 100
+	id, err := r.session(ctx, longNames(topics)...)
+	if err != nil {
+		return err
+	}
+	return r.leaveUnread(ctx, http2Gets("/v1/sessions/"+id, streams))
 }
 
 // hugePositions sends positions that cannot be read, to be told so at length.
@@ -58,15 +72,31 @@ func (r *raid) leaveUnread(ctx context.Context, request []byte) error {
 // listPath is that of the longest list of topics.
 const listPath = "/v1/topics?limit=1000"
 
-// longNames are publishes to topics whose names are as long as they may be.
-func longNames() []string {
-	const topics, longest = 1000, 255
-	items := make([]string, topics)
-	for i := range items {
+// longNames are names of topics, as long as they may be.
+func longNames(topics int) []string {
+	const longest = 255
+	names := make([]string, topics)
+	for i := range names {
 		name := fmt.Sprintf("abuse.list.%d.", i)
-		items[i] = `{"topic":"` + name + strings.Repeat("x", longest-len(name)) + `","data":1}`
+		names[i] = name + strings.Repeat("x", longest-len(name))
+	}
+	return names
+}
+
+// longList are publishes to topics with such names.
+func longList() []string {
+	const topics = 1000
+	items := longNames(topics)
+	for i, name := range items {
+		items[i] = `{"topic":"` + name + `","data":1}`
 	}
 	return items
+}
+
+// longHistory are publishes to one topic.
+func longHistory() []string {
+	const messages, size = 1000, 230
+	return slices.Repeat([]string{`{"topic":"abuse.unread","data":"` + string(filling(size)) + `"}`}, messages)
 }
 
 // fill publishes items, from as many addresses as it takes to stay within their rates.

@@ -66,7 +66,7 @@ func (v *Victims) faults() string {
 		n    int64
 		what string
 	}{
-		{v.Lost, "lost"}, {v.Duplicates, "duplicated"}, {v.Gaps, "gaps"}, {v.SessionsLost, "sessions lost"},
+		{v.Lost, "lost"}, {v.Duplicates, "duplicated"}, {v.Gaps, "gaps"}, {v.SessionsLost, "sessions lost"}, {v.Refused, "publishes refused"},
 	} {
 		if f.n > 0 {
 			all = append(all, fmt.Sprintf("%d %s", f.n, f.what))
@@ -81,7 +81,7 @@ func (v *Victims) faults() string {
 // nothingLost looks at victims while the sink is attacked, too: it is the daemon
 // that serves them.
 func (r *Result) nothingLost() Verdict {
-	v := Verdict{Demand: "no victim loses a message or its session, or gets a message twice", Met: len(r.Attacks) > 0}
+	v := Verdict{Demand: "no victim loses a message or its session, gets a message twice, or has a publish refused", Met: len(r.Attacks) > 0}
 	var found []string
 	var delivered int64
 	for _, a := range r.Attacks {

@@ -69,6 +69,7 @@ func TestWhatMakesARunFail(t *testing.T) {
 		"a duplicate":                               func(a *Attacked) { a.Live.Victims.Duplicates = 1 },
 		"a gap":                                     func(a *Attacked) { a.Live.Victims.Gaps = 1 },
 		"a session lost":                            func(a *Attacked) { a.Live.Victims.SessionsLost = 1 },
+		"a publish refused":                         func(a *Attacked) { a.Live.Victims.Refused = 1 },
 		"a p99 over twice":                          func(a *Attacked) { a.Live.Victims = wellServed(21 * time.Millisecond) },
 		"nothing measured":                          func(a *Attacked) { a.Live.Victims.Latency = stats.NewLatency() },
 		"nothing to compare with":                   func(a *Attacked) { a.Sink.Victims.Latency = stats.NewLatency() },
