@@ -188,7 +188,7 @@ func (w *WAL) beginAfter(c *checkpoint) (heads []broker.Entry, err error) {
 func (w *WAL) closeUntrustedLocked() {
 	for _, s := range w.untrusted {
 		w.closeFile(s)
-		if !s.named && s.first > w.applied.Load() {
+		if !s.named && s.first > w.accepted {
 			_ = w.fs.Remove(s.name) // the next checkpoint tries again
 		}
 	}

@@ -130,12 +130,13 @@ func (w *WAL) noteFaultLocked(err error) {
 }
 
 // writeLocked numbers the entries, and writes them with one write. Entries that cannot be
-// written get an error in results. If it returns an error, none was written.
+// written get an error in results. If it returns an error, none is in the log, or the error
+// is errUnknown.
 func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int, err error) {
 	if err := w.readyLocked(uint64(len(results))); err != nil {
 		return 0, err
 	}
-	s, b, newest := w.current, w.noticesLocked(uint64(len(results))), w.written
+	s, from, b, newest := w.current, w.current.size, w.noticesLocked(uint64(len(results))), w.written
 	syncs, full := w.cfg.Sync == SyncAlways, w.isFullLocked()
 	for _, a := range batch {
 		for i := range a.entries {
@@ -166,9 +167,33 @@ func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int,
 	}
 	w.written = newest
 	if syncs {
-		return len(b), w.syncLocked()
+		if err := w.syncLocked(); err != nil {
+			return 0, w.cutLocked(s, from, err)
+		}
 	}
+	w.accepted = w.written
 	return len(b), nil
+}
+
+// cutLocked makes sure that what a refused batch has written after a size does not come back
+// after a crash. Else the outcome is unknown, and the error says so.
+func (w *WAL) cutLocked(s *segment, size int64, err error) error {
+	cut := s.file.Truncate(size)
+	if cut == nil {
+		s.size = size
+		if !w.syncing.TryLock() { // publishers must not wait for it
+			cut = errors.New("another sync is under way")
+		} else if cut = s.file.Sync(); w.syncFailure == nil && cut == nil {
+			w.syncing.Unlock()
+			return err
+		} else {
+			cut = cmp.Or(cut, w.syncFailure)
+			w.syncing.Unlock()
+			w.damageLocked(cut)
+		}
+	}
+	w.cfg.Logger.Warn("a segment of the log on disk could not be truncated after a failed write: after a crash, refused messages may be in the history", zap.String("file", s.name), zap.Error(cut))
+	return fmt.Errorf("%w: %w", errUnknown, err)
 }
 
 // maxBuffer bounds the buffer that is kept between batches.
@@ -251,6 +276,10 @@ var errFull = errors.New("the log has reached store.bytes")
 // are refused at once: each one that waits may keep a caller, and one of limits.calls.
 const longestBatch = 10 * time.Second
 
+// errUnknown is in the error of a batch that was written in part or not synced, and could not
+// be cut. This process does not apply it; the next one does if it starts before a new segment.
+var errUnknown = errors.New("what was written could not be removed")
+
 var errHangs = fmt.Errorf("the disk has not answered for %v", longestBatch)
 
 func (w *WAL) hangsLocked() bool { return !w.since.IsZero() && time.Since(w.since) > longestBatch }
@@ -280,6 +309,10 @@ func problemOf(err error) *wire.Problem {
 		why = errno.Error()
 	} else if errors.Is(err, errFull) || errors.Is(err, errHangs) {
 		why = err.Error()
+	}
+	if errors.Is(err, errUnknown) {
+		return wire.NewProblem(wire.CodeInternal, "retry with the same idempotency key; the server's operator must check its disk",
+			"the outcome is unknown: the server cannot write to its disk: %s", why).Retry(time.Second)
 	}
 	return wire.NewProblem(wire.CodeOverloaded, "retry after retry_after_ms; the server's operator must check its disk",
 		"the server cannot write to its disk: %s", why).Retry(time.Second)

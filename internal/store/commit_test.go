@@ -28,8 +28,9 @@ func TestAFullDiskRefusesPublishes(t *testing.T) {
 			d.mustStart()
 			d.publish("a", "1")
 			failing["write"], failing["truncate"] = syscall.ENOSPC, cut
-			for range 3 {
-				problem := d.wantRefused("a")
+			for i := range 3 {
+				problem := d.wantProblem("a")
+				require.Equal(t, cut != nil && i == 0, problem.Code == wire.CodeInternal, "unknown only if something may be left")
 				require.Contains(t, problem.Detail, "no space left on device")
 				require.NotContains(t, problem.Error(), d.dir)
 				d.wal.syncStep(time.Now())
@@ -52,6 +53,51 @@ func TestAFullDiskRefusesPublishes(t *testing.T) {
 			d.kill()
 			d.mustStart()
 			d.wantTopic("a", want)
+		})
+	}
+}
+
+// A publish is refused, and the daemon is killed. The message is not in the history, or the
+// answer was that the outcome is unknown.
+func TestARefusedPublishDoesNotComeBackAfterACrash(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		calls []string
+		code  wire.Code
+	}{
+		{"a sync failed", []string{"sync"}, wire.CodeOverloaded},
+		{"a sync failed, and the cut", []string{"sync", "truncate"}, wire.CodeInternal},
+		{"a write failed", []string{"write"}, wire.CodeOverloaded},
+		{"a write failed, and the cut", []string{"write", "truncate"}, wire.CodeInternal},
+		{"a write failed, and the sync of the cut", []string{"write", "sync"}, wire.CodeInternal},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := newDisk(t)
+			d.cfg.Sync = SyncAlways
+			fails := make(map[string]bool)
+			d.cfg.FS = &faultyFS{FS: d.cfg.FS, fail: func(call, _ string) error {
+				if !fails[call] {
+					return nil
+				}
+				delete(fails, call) // once
+				return syscall.EIO
+			}}
+			d.mustStart()
+			d.publish("a", "1")
+			for _, call := range c.calls {
+				fails[call] = true
+			}
+			problem := d.wantProblem("a")
+			require.Equal(t, c.code, problem.Code)
+			if c.code == wire.CodeInternal {
+				require.Contains(t, problem.Remedy, "the same idempotency key")
+				require.Positive(t, problem.RetryAfterMS)
+			}
+			d.kill()
+			d.mustStart()
+			if got := readTopic(t, d.Broker, "a@EPOCH:0", 1000); c.code == wire.CodeOverloaded {
+				require.NotContains(t, got, "2", "the refused message came back")
+			}
 		})
 	}
 }

@@ -90,6 +90,7 @@ func (r *recovering) beginSegment(h *header, now time.Time) error {
 	w.newest = max(w.newest, w.broker.PatternPosition(">").Offset) // the broker counts topics that it could not hold
 	w.newest++
 	w.last, w.written, w.told = w.newest-1, r.last, h.synced
+	w.accepted = r.last
 	w.applied.Store(r.last)
 	h.number, h.epoch, h.lease = w.newest, r.Epoch, max(r.lease, w.last+w.cfg.leaseNumbers)
 	s, err := createFile(w.fs, fileName(h.number, segmentSuffix+unfinishedSuffix), segmentMagic, w.seed, h)

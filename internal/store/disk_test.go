@@ -122,10 +122,16 @@ func (d *disk) publish(topic, data string) uint64 {
 // wantRefused publishes in vain, and returns the problem.
 func (d *disk) wantRefused(topic string) *wire.Problem {
 	d.Helper()
+	problem := d.wantProblem(topic)
+	require.Equal(d, wire.CodeOverloaded, problem.Code)
+	return problem
+}
+
+func (d *disk) wantProblem(topic string) *wire.Problem {
+	d.Helper()
 	r := d.do(entryOf(broker.OpPublish, topic, `"refused"`))[0]
 	var problem *wire.Problem
 	require.ErrorAs(d, r.Err, &problem)
-	require.Equal(d, wire.CodeOverloaded, problem.Code)
 	require.Positive(d, problem.RetryAfterMS)
 	return problem
 }

@@ -7,6 +7,7 @@ package store
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -120,7 +121,10 @@ func (p *promises) see(a *attempt, offset uint64, at int64) *message {
 		}
 		return m
 	}
+	refused := func(t *try) bool { return t.answered && errors.Is(t.err, &wire.Problem{Code: wire.CodeOverloaded}) }
 	switch {
+	case !slices.ContainsFunc(a.tries, func(t *try) bool { return !refused(t) }):
+		broken("%s %.12s was refused, and has the offset %d", a.topic(), a.message.Data, offset)
 	case offset == 0:
 		broken("a message has no offset: %s %.12s", a.topic(), a.message.Data)
 	case offset <= a.above && offset > p.imported:

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -156,7 +154,7 @@ func (w *WAL) beginSegmentLocked() error {
 	number := max(w.last, w.newest) + 1
 	w.newest = number // its name is not used again, also if this fails
 	h := header{
-		number: number, epoch: *w.epoch.Load(), prev: w.applied.Load(), lease: max(w.lease, w.nextLease), synced: w.synced,
+		number: number, epoch: *w.epoch.Load(), prev: w.accepted, lease: max(w.lease, w.nextLease), synced: w.synced,
 		always: w.cfg.Sync == SyncAlways, boot: w.cfg.BootID,
 	}
 	s, err := createFile(w.fs, fileName(number, segmentSuffix), segmentMagic, w.seed, &h)
@@ -178,8 +176,7 @@ func (w *WAL) appendLocked(b []byte) error {
 		return nil
 	}
 	w.told, w.nextLease, w.failed = 0, 0, max(w.failed, len(b)) // their records are cut
-	if cut := s.file.Truncate(s.size); cut != nil {
-		w.cfg.Logger.Warn("a segment of the log on disk could not be truncated after a failed write: a new segment begins", zap.String("file", s.name), zap.Error(cut))
+	if err = w.cutLocked(s, s.size, err); errors.Is(err, errUnknown) {
 		w.leaveSegmentLocked()
 	}
 	return err

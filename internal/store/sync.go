@@ -173,7 +173,7 @@ func (w *WAL) damageLocked(err error) {
 	}
 	w.leaveSegmentLocked()
 	w.untrusted = append(w.untrusted, w.unsynced...)
-	w.unsynced, w.written, w.nextLease = nil, w.applied.Load(), 0
+	w.unsynced, w.written, w.nextLease = nil, w.accepted, 0
 	signal(w.grown)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // The disk loses what was written, and says so at a sync. No file that was not durable is
@@ -27,7 +28,9 @@ func TestAFailedSyncIsRepairedByACheckpoint(t *testing.T) {
 			d.publish("a", "1")
 			failing["sync"] = syscall.EIO
 			if mode == SyncAlways {
-				require.Contains(t, d.wantRefused("a").Detail, "input/output error")
+				problem := d.wantProblem("a")
+				require.Equal(t, wire.CodeInternal, problem.Code, "what was written could not be cut")
+				require.Contains(t, problem.Detail, "input/output error")
 			} else {
 				d.publish("a", "2")
 				d.wal.syncStep(time.Now())

@@ -51,6 +51,7 @@ type WAL struct {
 	seed      uint64
 	last      uint64     // the newest number that was used or skipped
 	written   uint64     // number of the newest entry that was written
+	accepted  uint64     // number of the newest entry that is applied, or will be
 	synced    uint64     // all entries up to this number are durable
 	told      uint64     // the newest number in a record kindSynced
 	syncedAt  time.Time  // see Stats
