@@ -169,6 +169,8 @@ func (w *WAL) beginCheckpoint(now time.Time) error {
 func (w *WAL) beginAfter(c *checkpoint) (heads []broker.Entry, err error) {
 	w.writing.Lock()
 	defer w.unlock()
+	w.applying.Lock()
+	defer w.applying.Unlock()
 	w.closeUntrustedLocked()
 	if w.current == nil || w.current.first <= w.last {
 		if err := w.beginSegmentLocked(); err != nil {

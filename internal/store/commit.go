@@ -99,11 +99,14 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 	}
 	results := make([]broker.Result, n)
 	w.noteBatch(now)
-	defer w.noteBatch(time.Time{})
 	w.writing.Lock()
-	defer w.unlock()
 	bytes, err := w.writeLocked(batch, results)
-	if w.noteFaultLocked(err); err != nil {
+	w.noteFaultLocked(err)
+	w.applying.Lock() // a checkpoint waits until what is accepted is applied
+	defer w.applying.Unlock()
+	w.unlock()
+	w.noteBatch(time.Time{}) // a slow fan-out is not a slow disk
+	if err != nil {
 		w.cfg.Observe.Refused(refusalOf(err), n)
 		var problem error = problemOf(err)
 		for i := range results {
@@ -111,7 +114,7 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 		}
 		return results
 	}
-	w.applyLocked(batch, results)
+	w.applyBatch(batch, results)
 	w.cfg.Observe.Committed(n, bytes, time.Since(now))
 	return results
 }
@@ -241,8 +244,8 @@ func (w *WAL) noticesLocked(n uint64) []byte {
 	return b
 }
 
-// applyLocked applies a batch that was written.
-func (w *WAL) applyLocked(batch []appended, results []broker.Result) {
+// applyBatch applies a batch that was written.
+func (w *WAL) applyBatch(batch []appended, results []broker.Result) {
 	for _, a := range batch {
 		for i := range a.entries {
 			e, r := &a.entries[i], &results[i]
@@ -254,7 +257,7 @@ func (w *WAL) applyLocked(batch []appended, results []broker.Result) {
 		}
 		results = results[len(a.entries):]
 	}
-	w.applied.Store(w.written)
+	w.applied.Store(w.accepted) // only this goroutine changes it
 }
 
 // A Refusal says why the log refused an entry.

@@ -128,6 +128,22 @@ func TestALittleSpaceIsNoSpace(t *testing.T) {
 	d.wantTopic("a", fmt.Sprint(last))
 }
 
+// A fan-out takes long. That is not told as a disk that does not answer, and syncs go on.
+func TestASlowFanOutIsNotASlowDisk(t *testing.T) {
+	d := newDisk(t)
+	d.mustStart()
+	apply := d.wal.apply
+	d.wal.apply = func(e broker.Entry) error {
+		require.True(t, d.wal.writing.TryLock(), "entries are applied outside the lock")
+		d.wal.writing.Unlock()
+		require.True(t, d.wal.since.IsZero(), "the disk has answered")
+		d.wal.syncStep(time.Now())
+		return apply(e)
+	}
+	d.publish("a", "1")
+	d.wantTopic("a", "1")
+}
+
 // Too many publishes wait: more are refused at once, and no memory is used for them.
 func TestEntriesThatWaitAreBounded(t *testing.T) {
 	d := newDisk(t)

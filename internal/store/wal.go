@@ -46,7 +46,7 @@ type WAL struct {
 	stats   Stats     // but for Waiting
 	since   time.Time // when the batch that is being written began; zero: there is none
 
-	writing   sync.Mutex // guards the fields below; held while a batch is written and applied; see unlock
+	writing   sync.Mutex // guards the fields below; held while a batch is written; see unlock
 	lock      io.Closer
 	seed      uint64
 	last      uint64     // the newest number that was used or skipped
@@ -75,6 +75,7 @@ type WAL struct {
 	repairs   bool       // see Repair; immutable
 	durable   mark       // the newest segment of a mark, and its size
 
+	applying    sync.Mutex // held while a batch is applied; taken after writing
 	syncing     sync.Mutex // held while files are synced; taken after writing
 	syncFailure error      // of a sync that is not noted in damaged yet; guarded by syncing
 
@@ -255,7 +256,7 @@ func (w *WAL) Stats() Stats {
 func (w *WAL) unlock() {
 	w.mu.Lock()
 	w.stats = Stats{
-		Bytes: w.bytesLocked(), Segments: len(w.segments), Last: w.applied.Load(), Synced: w.synced, Lease: w.lease,
+		Bytes: w.bytesLocked(), Segments: len(w.segments), Last: w.accepted, Synced: w.synced, Lease: w.lease,
 		SyncedAt: w.syncedAt, Fault: cmp.Or(w.damaged, w.fault),
 	}
 	w.mu.Unlock()
