@@ -165,17 +165,25 @@ func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int,
 	if w.buffer = b[:0]; cap(b) > maxBuffer {
 		w.buffer = nil
 	}
-	if err := w.appendLocked(b); err != nil {
+	if err = w.appendLocked(b); err != nil {
 		return 0, err
 	}
 	w.written = newest
 	if syncs {
-		if err := w.syncLocked(); err != nil {
-			return 0, w.cutLocked(s, from, err)
-		}
+		err = w.syncOrCutLocked(s, from)
 	}
-	w.accepted = w.written
-	return len(b), nil
+	if err == nil {
+		w.accepted = newest
+	}
+	return len(b), err
+}
+
+// syncOrCutLocked syncs a batch, or cuts it back to a size.
+func (w *WAL) syncOrCutLocked(s *segment, size int64) error {
+	if err := w.syncLocked(); err != nil {
+		return w.cutLocked(s, size, err)
+	}
+	return nil
 }
 
 // cutLocked makes sure that what a refused batch has written after a size does not come back
