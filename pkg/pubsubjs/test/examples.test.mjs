@@ -111,7 +111,7 @@ async function withChat(run, args = [], more = []) {
   const [port, client, admin] = [await freePort(), await freePort(), await freePort()];
   const address = `http://127.0.0.1:${client}`;
   const daemon = [join(repository, "bin/pubsubd"), "serve", `--listen-public=127.0.0.1:${client}`, `--listen-admin=127.0.0.1:${admin}`];
-  const settings = ["--log-level=error", "--poll-heartbeat=500ms", "--poll-timeout=1s", "--topics=chat.presence_grace=200ms", ...more];
+  const settings = ["--log-level=error", "--poll-heartbeat=500ms", "--poll-timeout=1s", "--topics=chat.presence_grace=200ms", "--session-inactivity-timeout=10s", ...more];
   const pages = await Pages.start(address, port, "--page=chat.html", `--server=${address}`, ...args, "--", ...daemon, ...settings);
   const context = await browser.newContext();
   try {
