@@ -230,7 +230,7 @@ func (a *App) authorize(ctx context.Context, c *Caller, place *slot, s hook.Subs
 	mustNotWait := ctx.Err() != nil
 	err := place.take(ctx, a, c)
 	if err == nil {
-		s.Principal = principalOf(c.grant)
+		s.Principal = principalOf(c)
 		err = a.cfg.Authorize.Authorize(ctx, s)
 	}
 	if mustNotWait {
@@ -239,9 +239,9 @@ func (a *App) authorize(ctx context.Context, c *Caller, place *slot, s hook.Subs
 	return err
 }
 
-// principalOf returns what the application is told of a grant.
-func principalOf(g *auth.Grant) hook.Principal {
-	return hook.Principal{Subject: g.Subject, Claims: g.Claims}
+// principalOf returns the principal of a caller, for a hook.
+func principalOf(c *Caller) hook.Principal {
+	return hook.Principal{Subject: c.grant.Subject, Claims: c.grant.Claims, Address: c.Who.Client()}
 }
 
 // A slot is one of limits.calls. It is for one goroutine at a time, which must end it.

@@ -163,7 +163,7 @@ func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, 
 	ctx, s.span = a.cfg.Traces.Publish(ctx, topic)
 	var published wire.Published
 	if err = s.take(ctx, a, c); err == nil {
-		published, err = a.publishMessage(ctx, c.grant, to, m, body)
+		published, err = a.publishMessage(ctx, c, to, m, body)
 	}
 	if mustNotWait {
 		err = orWouldWait(err)
@@ -233,32 +233,33 @@ func (a *App) countPending(c *Caller, id string) (pending *atomic.Int64, err err
 // publishMessage publishes m with a body, which it keeps, once for each idempotency key of
 // the publisher. It asks the hook first, if the topic has one. It waits for another publish
 // with the same key, at most until ctx ends.
-func (a *App) publishMessage(ctx context.Context, by *auth.Grant, to broker.Route, m *message, body []byte) (wire.Published, error) {
+func (a *App) publishMessage(ctx context.Context, c *Caller, to broker.Route, m *message, body []byte) (wire.Published, error) {
 	if err := m.setPayload(body, a.Limits().MessageBytes); err != nil {
 		return wire.Published{}, err
 	}
 	if m.ID == "" {
-		return a.askAndPublish(ctx, by, to, broker.Key{}, m)
+		return a.askAndPublish(ctx, c, to, broker.Key{}, m)
 	}
-	publish := func(k broker.Key) (wire.Published, error) { return a.askAndPublish(ctx, by, to, k, m) }
+	publish := func(k broker.Key) (wire.Published, error) { return a.askAndPublish(ctx, c, to, k, m) }
 	await := broker.UntilDone(ctx)
 	if to.Rule().Hook {
 		await = a.awaitSameKey(ctx)
 	}
-	return a.cfg.Broker.Once(to.Await(await), by.Subject, &m.Message, m.ttl, time.Now(), publish)
+	return a.cfg.Broker.Once(to.Await(await), c.grant.Subject, &m.Message, m.ttl, time.Now(), publish)
 }
 
 // askAndPublish adds the publisher's identity last: neither the request nor the hook's
 // answer can state another, and the idempotency key does not stand for it.
-func (a *App) askAndPublish(ctx context.Context, by *auth.Grant, to broker.Route, k broker.Key, m *message) (wire.Published, error) {
+func (a *App) askAndPublish(ctx context.Context, c *Caller, to broker.Route, k broker.Key, m *message) (wire.Published, error) {
 	if to.Rule().Hook {
-		err := a.cfg.Hook.Publish(ctx, principalOf(by), &m.Message, m.ttl, func(item *wire.PublishItem) error {
+		err := a.cfg.Hook.Publish(ctx, principalOf(c), &m.Message, m.ttl, func(item *wire.PublishItem) error {
 			return m.become(item, a.Limits().MessageBytes)
 		})
 		if err != nil {
 			return wire.Published{}, err
 		}
 	}
+	by := c.grant
 	if err := a.checkGrant(by); err != nil { // the body, the slot and the hook may have taken long
 		return wire.Published{}, err
 	}

@@ -90,6 +90,7 @@ func (a *App) openSession(ctx context.Context, c *Caller, o session.Opening) (*s
 		return nil, nil, err
 	}
 	defer call.End()
+	o.Address = c.Who.Client()
 	return a.cfg.Sessions.Open(ctx, o, time.Now())
 }
 

@@ -71,11 +71,11 @@ func (a *application) Close() {
 
 // enter takes a slot for a call. The error is a *wire.Problem of the Slots, or that of ctx
 // if ctx ended before a slot was free. Without an error, call slots.Leave.
-func (a *application) enter(ctx context.Context) error {
+func (a *application) enter(ctx context.Context, by Principal) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := a.slots.Enter(ctx)
+	err := a.slots.Enter(ctx, by.Address)
 	if _, ok := errors.AsType[*wire.Problem](err); ok {
 		a.metrics.Called(overloaded)
 	}

@@ -107,7 +107,7 @@ func (h *Subscriptions) Authorize(ctx context.Context, s Subscribing) error {
 		h.metrics.Called(cached)
 		return nil
 	}
-	if err := h.enter(ctx); err != nil {
+	if err := h.enter(ctx, s.Principal); err != nil {
 		return err
 	}
 	defer h.slots.Leave()

@@ -47,7 +47,7 @@ func TestAnApplicationIsAskedAboutSubscriptions(t *testing.T) {
 		want string // empty: not asked
 	}{
 		{all, annTo("a", "b.*", "c"), `{"type":"authorize","principal":"ann","open":false,"topics":["a","c"],"patterns":["b.*"]}`},
-		{all, Subscribing{Principal: Principal{`"`, []byte(`{"name":"A <b>"}`)}, Client: "tab", Opens: true, Topics: annTo(">").Topics}, `{"type":"authorize","principal":"\"","claims":{"name":"A <b>"},"client":"tab","open":true,"topics":[],"patterns":[">"]}`},
+		{all, Subscribing{Principal: Principal{Subject: `"`, Claims: []byte(`{"name":"A <b>"}`)}, Client: "tab", Opens: true, Topics: annTo(">").Topics}, `{"type":"authorize","principal":"\"","claims":{"name":"A <b>"},"client":"tab","open":true,"topics":[],"patterns":[">"]}`},
 		{all, Subscribing{Opens: true}, ""}, // without topics
 		{all, Subscribing{}, ""},            // only removes topics
 		{all, annTo("_presence.a"), ""},

@@ -7,6 +7,8 @@ package hook
 import (
 	"context"
 	"time"
+
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // Config configures the calls of one hook to its application.
@@ -42,13 +44,16 @@ const (
 type Principal struct {
 	Subject string // empty: anonymous
 	Claims  []byte // public claims of its token, a compact JSON object; nil: none
+
+	Address *memory.Client // the account of its address, which gets slots in turn; nil: none
 }
 
 // Slots bounds the calls in flight.
 type Slots interface {
-	// Enter waits, in order, for a slot, for a limited time or until ctx ends. The
-	// error is a *wire.Problem or that of ctx. Without an error, call Leave.
-	Enter(ctx context.Context) error
+	// Enter waits for a slot, for a limited time or until ctx ends. Addresses, for which their
+	// accounts stand, get slots in turn. The error is a *wire.Problem or that of ctx. Without an
+	// error, call Leave.
+	Enter(ctx context.Context, of *memory.Client) error
 	Leave()
 }
 

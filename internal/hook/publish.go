@@ -41,7 +41,7 @@ func (h *Publishes) Publish(ctx context.Context, by Principal, m *wire.Message, 
 	if s.URL == "" {
 		return nil
 	}
-	if err := h.enter(ctx); err != nil {
+	if err := h.enter(ctx, by); err != nil {
 		return err
 	}
 	defer h.slots.Leave()

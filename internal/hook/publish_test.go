@@ -23,6 +23,7 @@ import (
 
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -112,8 +113,8 @@ func called(t *testing.T, m *metrics.Metrics, hook, outcome string) int {
 // free has slots without a bound.
 type free struct{}
 
-func (free) Enter(context.Context) error { return nil }
-func (free) Leave()                      {}
+func (free) Enter(context.Context, *memory.Client) error { return nil }
+func (free) Leave()                                      {}
 
 func TestAnApplicationPassesAMessage(t *testing.T) {
 	d := newDesk(t, Config{})
@@ -294,7 +295,7 @@ func TestAReloadUsesTheNewSecret(t *testing.T) {
 // few has a few slots, without a queue.
 type few chan struct{}
 
-func (f few) Enter(ctx context.Context) error {
+func (f few) Enter(ctx context.Context, _ *memory.Client) error {
 	select {
 	case f <- struct{}{}:
 		return nil

@@ -21,7 +21,7 @@ func TestTheQuestionHasTheMessage(t *testing.T) {
 			m: wire.Message{Position: at, Data: []byte("1")},
 		},
 		`{"type":"publish","topic":"a.b","principal":"ann \"1\"","claims":{"name":"Ann","admin":true},"message":{"id":"k","key":"\"","client":"c","ttl":60,"type":"text/plain","text":"h\ni"}}`: {
-			principal: Principal{`ann "1"`, []byte(`{"name":"Ann","admin":true}`)}, ttl: time.Minute,
+			principal: Principal{Subject: `ann "1"`, Claims: []byte(`{"name":"Ann","admin":true}`)}, ttl: time.Minute,
 			m: wire.Message{Position: at, ID: "k", Key: `"`, Client: "c", Type: "text/plain", Data: []byte("h\ni")},
 		},
 		`{"type":"publish","topic":"a.b","principal":"\ufffd","message":{"ttl":1,"type":"image/png","base64":"/w=="}}`: {

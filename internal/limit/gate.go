@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -28,35 +29,33 @@ type Gate struct {
 	slots   int
 	queue   int // how many callers may wait
 	wait    time.Duration
-	taken   int               // slots in use; more than slots after Set has lowered them
-	waiting int               // callers in the queue
-	lines   map[*Source]*line // the queue, by address
-	turns   list.List         // of *line, in the order of their turns
+	taken   int                      // slots in use; more than slots after Set has lowered them
+	waiting int                      // callers in the queue
+	lines   map[*memory.Client]*line // the queue, by address
+	turns   list.List                // of *line, in the order of their turns
 }
 
 // A line has the callers of one address that wait, in order: at least one.
 type line struct {
-	of      *Source       // nil: callers without an address
-	callers list.List     // of chan error, which gets nil with a slot, or why there is none
-	turn    *list.Element // in Gate.turns
+	of      *memory.Client // nil: callers without an address
+	callers list.List      // of chan error, which gets nil with a slot, or why there is none
+	turn    *list.Element  // in Gate.turns
 }
 
 // NewGate returns a gate of that many slots. At most queue callers wait for one, each for
 // the given time. Metrics use the name; problems name the setting, or the name if it is empty.
 func NewGate(name, setting string, slots, queue int, wait time.Duration, m *metrics.Metrics) *Gate {
 	return &Gate{
-		name: name, setting: setting, slots: slots, queue: queue, wait: wait, lines: make(map[*Source]*line),
+		name: name, setting: setting, slots: slots, queue: queue, wait: wait, lines: make(map[*memory.Client]*line),
 		limited: m.Limited.WithLabelValues(name), waited: m.WaitSeconds.WithLabelValues(name),
 	}
 }
 
-// Enter is EnterAs for a caller without an address.
-func (g *Gate) Enter(ctx context.Context) error { return g.EnterAs(ctx, Who{}) }
-
-// EnterAs takes a slot for w, now or after a wait. If the queue is full, or no slot became
-// free in time, the error is a *wire.Problem, overloaded. If ctx ends first, or has ended when
-// EnterAs would wait, the error is that of ctx. Without an error, call Leave.
-func (g *Gate) EnterAs(ctx context.Context, w Who) error {
+// Enter takes a slot for a caller at an address, now or after a wait. The account of the address
+// stands for it; nil: none. If the queue is full, or no slot became free in time, the error is a
+// *wire.Problem, overloaded. If ctx ends first, or has ended when Enter would wait, the error is
+// that of ctx. Without an error, call Leave.
+func (g *Gate) Enter(ctx context.Context, of *memory.Client) error {
 	g.mu.Lock()
 	// Fast path: a slot is free, so no caller waits.
 	if g.taken < g.slots {
@@ -64,7 +63,7 @@ func (g *Gate) EnterAs(ctx context.Context, w Who) error {
 		g.mu.Unlock()
 		return nil
 	}
-	own := g.lines[w.source]
+	own := g.lines[of]
 	if g.waiting >= g.queue && g.placeLocked(own) == nil {
 		defer g.mu.Unlock()
 		return g.refuseLocked("and the queue is full")
@@ -77,14 +76,8 @@ func (g *Gate) EnterAs(ctx context.Context, w Who) error {
 		longest := g.placeLocked(own)
 		g.removeLocked(longest, longest.callers.Back()) <- g.refuseLocked("and the queue is full")
 	}
-	if own = g.lines[w.source]; own == nil {
-		own = &line{of: w.source}
-		own.turn = g.turns.PushBack(own)
-		g.lines[w.source] = own
-	}
 	ready, wait := make(chan error, 1), g.wait
-	inLine := own.callers.PushBack(ready)
-	g.waiting++
+	own, inLine := g.joinLocked(of, ready)
 	g.mu.Unlock()
 	return g.await(ctx, own, inLine, ready, wait)
 }
@@ -103,6 +96,18 @@ func (g *Gate) placeLocked(own *line) *line {
 		}
 	}
 	return longest
+}
+
+// joinLocked adds a caller to the queue.
+func (g *Gate) joinLocked(of *memory.Client, ready chan error) (*line, *list.Element) {
+	l := g.lines[of]
+	if l == nil {
+		l = &line{of: of}
+		l.turn = g.turns.PushBack(l)
+		g.lines[of] = l
+	}
+	g.waiting++
+	return l, l.callers.PushBack(ready)
 }
 
 // removeLocked removes a caller from the queue.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -22,12 +23,12 @@ var overloaded = &wire.Problem{Code: wire.CodeOverloaded}
 func TestCallersEnterInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 10, time.Minute)
-		require.NoError(t, g.Enter(t.Context()))
+		require.NoError(t, g.Enter(t.Context(), nil))
 		var mu sync.Mutex
 		var order []int
 		for i := range 5 {
 			go func() {
-				if g.Enter(t.Context()) == nil {
+				if g.Enter(t.Context(), nil) == nil {
 					mu.Lock()
 					order = append(order, i)
 					mu.Unlock()
@@ -48,12 +49,12 @@ func TestCallersEnterInOrder(t *testing.T) {
 func TestNoCallerOvertakesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 10, time.Minute)
-		require.NoError(t, g.Enter(t.Context()))
-		go func() { _ = g.Enter(t.Context()) }()
+		require.NoError(t, g.Enter(t.Context(), nil))
+		go func() { _ = g.Enter(t.Context(), nil) }()
 		synctest.Wait()
 		done, end := context.WithCancel(t.Context())
 		end()
-		require.ErrorIs(t, g.Enter(done), context.Canceled, "the queue comes first")
+		require.ErrorIs(t, g.Enter(done, nil), context.Canceled, "the queue comes first")
 		g.Leave()
 		synctest.Wait()
 		require.Equal(t, 1, g.Gauge().InUse)
@@ -64,28 +65,28 @@ func TestNoCallerOvertakesTheQueue(t *testing.T) {
 func TestACallerWithoutASlotIsRefusedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 1, 3*time.Second)
-		require.NoError(t, g.Enter(t.Context()))
+		require.NoError(t, g.Enter(t.Context(), nil))
 		begun := time.Now()
 		waiting := make(chan error, 1)
-		go func() { waiting <- g.Enter(t.Context()) }()
+		go func() { waiting <- g.Enter(t.Context(), nil) }()
 		synctest.Wait()
-		require.ErrorIs(t, g.Enter(t.Context()), overloaded, "the queue is full")
+		require.ErrorIs(t, g.Enter(t.Context(), nil), overloaded, "the queue is full")
 		require.Zero(t, time.Since(begun))
 		require.ErrorIs(t, <-waiting, overloaded)
 		require.Equal(t, 3*time.Second, time.Since(begun))
 		require.Equal(t, metrics.Limit{Name: "calls", Most: 1, InUse: 1}, g.Gauge())
 		g.Leave()
-		require.NoError(t, g.Enter(t.Context()), "the refused callers took no slot")
+		require.NoError(t, g.Enter(t.Context(), nil), "the refused callers took no slot")
 	})
 }
 
 func TestACallerThatLeavesTheQueueTakesNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 5, time.Minute)
-		require.NoError(t, g.Enter(t.Context()))
+		require.NoError(t, g.Enter(t.Context(), nil))
 		ctx, leave := context.WithCancel(t.Context())
 		waiting := make(chan error, 1)
-		go func() { waiting <- g.Enter(ctx) }()
+		go func() { waiting <- g.Enter(ctx, nil) }()
 		synctest.Wait()
 		leave()
 		require.ErrorIs(t, <-waiting, context.Canceled)
@@ -97,10 +98,10 @@ func TestACallerThatLeavesTheQueueTakesNoSlot(t *testing.T) {
 func TestMoreSlotsAdmitTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 5, time.Minute)
-		require.NoError(t, g.Enter(t.Context()))
+		require.NoError(t, g.Enter(t.Context(), nil))
 		waiting := make(chan error, 3)
 		for range 3 {
-			go func() { waiting <- g.Enter(t.Context()) }()
+			go func() { waiting <- g.Enter(t.Context(), nil) }()
 		}
 		synctest.Wait()
 		g.Set(3, 5, time.Second)
@@ -125,7 +126,7 @@ func TestNoSlotIsLostAtTheLastMoment(t *testing.T) {
 		for i := range 200 {
 			all.Go(func() {
 				time.Sleep(time.Duration(i%7) * time.Millisecond)
-				if g.Enter(t.Context()) == nil {
+				if g.Enter(t.Context(), nil) == nil {
 					time.Sleep(5 * time.Millisecond)
 					g.Leave()
 				}
@@ -138,10 +139,10 @@ func TestNoSlotIsLostAtTheLastMoment(t *testing.T) {
 
 // enterAs has n callers of an address queue, one after the other. Each notes its name when it
 // has a slot, or the name with "!" when it is refused.
-func enterAs(t *testing.T, g *Gate, w Who, name string, n int, note func(string)) {
+func enterAs(t *testing.T, g *Gate, of *memory.Client, name string, n int, note func(string)) {
 	for range n {
 		go func() {
-			if g.EnterAs(t.Context(), w) != nil {
+			if g.Enter(t.Context(), of) != nil {
 				note(name + "!")
 				return
 			}
@@ -155,7 +156,7 @@ func enterAs(t *testing.T, g *Gate, w Who, name string, n int, note func(string)
 func TestAddressesGetSlotsInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(2, 100, time.Minute)
-		many, few, one := Who{source: &Source{}}, Who{source: &Source{}}, Who{source: &Source{}}
+		many, few, one := new(memory.Client), new(memory.Client), new(memory.Client)
 		var order []string
 		note := func(name string) { order = append(order, name) }
 		enterAs(t, g, many, "many", 6, note)
@@ -179,8 +180,8 @@ func TestAddressesGetSlotsInTurn(t *testing.T) {
 func TestAFullQueueHasPlaceForOtherAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 4, time.Minute)
-		many, few := Who{source: &Source{}}, Who{source: &Source{}}
-		require.NoError(t, g.Enter(t.Context()))
+		many, few := new(memory.Client), new(memory.Client)
+		require.NoError(t, g.Enter(t.Context(), nil))
 		var order []string
 		note := func(name string) { order = append(order, name) }
 		enterAs(t, g, many, "many", 5, note)
@@ -188,7 +189,7 @@ func TestAFullQueueHasPlaceForOtherAddresses(t *testing.T) {
 
 		mustNotWait, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, g.EnterAs(mustNotWait, few), context.Canceled, "it displaces nobody")
+		require.ErrorIs(t, g.Enter(mustNotWait, few), context.Canceled, "it displaces nobody")
 		require.Equal(t, []string{"many!"}, order)
 
 		enterAs(t, g, few, "few", 3, note)

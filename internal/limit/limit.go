@@ -239,7 +239,7 @@ type Call struct {
 	source *Source
 }
 
-// Begin begins a call of w that changes something. It waits for a slot as Gate.EnterAs does.
+// Begin begins a call of w that changes something. It waits for a slot as Gate.Enter does.
 // The error is a *wire.Problem, a *Refusal or that of ctx. Without an error, call End.
 func (l *Limiter) Begin(ctx context.Context, w Who) (Call, error) { return l.begin(ctx, w, l.calls) }
 
@@ -253,7 +253,7 @@ func (l *Limiter) begin(ctx context.Context, w Who, gate *Gate) (Call, error) {
 	if err != nil {
 		return Call{}, err
 	}
-	if err := gate.EnterAs(ctx, Who{source: call.source}); err != nil {
+	if err := gate.Enter(ctx, Who{source: call.source}.Client()); err != nil {
 		call.End()
 		return Call{}, err
 	}
@@ -264,13 +264,13 @@ func (l *Limiter) begin(ctx context.Context, w Who, gate *Gate) (Call, error) {
 // BeginSignature begins the check of a signature for w. It waits and fails as Begin does.
 // Without an error, call leave.
 func (l *Limiter) BeginSignature(ctx context.Context, w Who) (leave func(), err error) {
-	return l.signatures.Leave, l.signatures.EnterAs(ctx, w.current())
+	return l.signatures.Leave, l.signatures.Enter(ctx, w.Client())
 }
 
 // BeginTurn begins long work, such as decoding a large body, for w. It waits until ctx ends: a
 // connection has one at most, and what waits counts as memory. Without an error, call end.
 func (l *Limiter) BeginTurn(ctx context.Context, w Who) (end func(), err error) {
-	return l.turns.Leave, l.turns.EnterAs(ctx, w.current())
+	return l.turns.Leave, l.turns.Enter(ctx, w.Client())
 }
 
 // BeginElsewhere is Begin for a call that takes a slot of another gate. It counts only

@@ -47,12 +47,12 @@ func TestAForgottenClientGetsNoSecondSource(t *testing.T) {
 func TestACallerThatLeavesAtTheLastMomentTakesNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 5, time.Minute)
-		require.NoError(t, g.Enter(t.Context()))
+		require.NoError(t, g.Enter(t.Context(), nil))
 		ctx, leave := context.WithCancel(t.Context())
 		left, next := make(chan error, 1), make(chan error, 1)
-		go func() { left <- g.Enter(ctx) }()
+		go func() { left <- g.Enter(ctx, nil) }()
 		synctest.Wait()
-		go func() { next <- g.Enter(t.Context()) }()
+		go func() { next <- g.Enter(t.Context(), nil) }()
 		synctest.Wait()
 		leave()
 		g.Leave()

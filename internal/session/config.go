@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // Config bounds sessions. A zero field takes its default.
@@ -65,16 +66,17 @@ func (unheard) SessionEnded(uint64, string, string) {}
 
 // Slots are held by sessions, one each, from their opening to their end.
 type Slots interface {
-	// Enter takes a slot, or waits for one. The error is a *wire.Problem, or ctx's.
-	Enter(ctx context.Context) error
+	// Enter takes a slot for a client at an address, whose account stands for it, or waits for
+	// one. The error is a *wire.Problem, or ctx's.
+	Enter(ctx context.Context, of *memory.Client) error
 	Leave()
 }
 
 // unbounded is Slots without a bound.
 type unbounded struct{}
 
-func (unbounded) Enter(context.Context) error { return nil }
-func (unbounded) Leave()                      {}
+func (unbounded) Enter(context.Context, *memory.Client) error { return nil }
+func (unbounded) Leave()                                      {}
 
 // WithDefaults returns c with every zero field set to its default.
 func (c Config) WithDefaults() Config {

@@ -82,6 +82,8 @@ type Opening struct {
 	NoEcho bool        // do not send the client's own messages
 	Brief  bool        // for one stateless poll: Events are not told
 	Peer   *Peer       // of a connection without an id, for operators; nil: it is not listed
+
+	Address *memory.Client // the account of the client's address, which gets slots in turn; nil: none
 }
 
 // A Peer is the client of a connection, as a List shows it. It is immutable.
@@ -97,7 +99,7 @@ func (r *Registry) Open(ctx context.Context, o Opening, now time.Time) (*Session
 	if err := r.checkMemory(memory.High); err != nil { // start checks again after the wait
 		return nil, nil, err
 	}
-	if err := r.slots.Enter(ctx); err != nil {
+	if err := r.slots.Enter(ctx, o.Address); err != nil {
 		return nil, nil, err
 	}
 	r.open.Add(1)

@@ -125,7 +125,7 @@ func TestStatelessSessionsAreBoundedAndCounted(t *testing.T) {
 // freeSlots are Slots that never wait.
 type freeSlots struct{ free int }
 
-func (s *freeSlots) Enter(context.Context) error {
+func (s *freeSlots) Enter(context.Context, *memory.Client) error {
 	if s.free == 0 {
 		return wire.NewProblem(wire.CodeOverloaded, "later", "full")
 	}
@@ -161,9 +161,9 @@ type pressed struct {
 	press func()
 }
 
-func (p *pressed) Enter(ctx context.Context) error {
+func (p *pressed) Enter(ctx context.Context, of *memory.Client) error {
 	p.press()
-	return p.freeSlots.Enter(ctx)
+	return p.freeSlots.Enter(ctx, of)
 }
 
 func TestMemoryIsCheckedAgainAfterTheWaitForASlot(t *testing.T) {
