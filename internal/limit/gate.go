@@ -33,6 +33,8 @@ type Gate struct {
 	waiting int                      // callers in the queue
 	lines   map[*memory.Client]*line // the queue, by address
 	turns   list.List                // of *line, in the order of their turns
+	ranks   []*line                  // the longest line first
+	longer  []int                    // how many lines have more callers than the index
 }
 
 // A line has the callers of one address that wait, in order: at least one.
@@ -40,6 +42,7 @@ type line struct {
 	of      *memory.Client // nil: callers without an address
 	callers list.List      // of chan error, which gets nil with a slot, or why there is none
 	turn    *list.Element  // in Gate.turns
+	rank    int            // in Gate.ranks
 }
 
 // NewGate returns a gate of that many slots. At most queue callers wait for one, each for
@@ -63,8 +66,8 @@ func (g *Gate) Enter(ctx context.Context, of *memory.Client) error {
 		g.mu.Unlock()
 		return nil
 	}
-	own := g.lines[of]
-	if g.waiting >= g.queue && g.placeLocked(own) == nil {
+	full, longest := g.waiting >= g.queue, g.placeLocked(g.lines[of])
+	if full && longest == nil {
 		defer g.mu.Unlock()
 		return g.refuseLocked("and the queue is full")
 	}
@@ -72,8 +75,7 @@ func (g *Gate) Enter(ctx context.Context, of *memory.Client) error {
 		g.mu.Unlock()
 		return err
 	}
-	if g.waiting >= g.queue {
-		longest := g.placeLocked(own)
+	if full {
 		g.removeLocked(longest, longest.callers.Back()) <- g.refuseLocked("and the queue is full")
 	}
 	ready, wait := make(chan error, 1), g.wait
@@ -89,23 +91,27 @@ func (g *Gate) placeLocked(own *line) *line {
 	if own != nil {
 		least += own.callers.Len()
 	}
-	var longest *line
-	for _, l := range g.lines {
-		if n := l.callers.Len(); n >= least {
-			least, longest = n+1, l
-		}
+	if len(g.ranks) > 0 && g.ranks[0].callers.Len() >= least {
+		return g.ranks[0]
 	}
-	return longest
+	return nil
 }
 
 // joinLocked adds a caller to the queue.
 func (g *Gate) joinLocked(of *memory.Client, ready chan error) (*line, *list.Element) {
 	l := g.lines[of]
 	if l == nil {
-		l = &line{of: of}
+		l = &line{of: of, rank: len(g.ranks)}
 		l.turn = g.turns.PushBack(l)
 		g.lines[of] = l
+		g.ranks = append(g.ranks, l)
 	}
+	n := l.callers.Len()
+	if n == len(g.longer) {
+		g.longer = append(g.longer, 0)
+	}
+	g.rankLocked(l, g.longer[n]) // the first of its length
+	g.longer[n]++
 	g.waiting++
 	return l, l.callers.PushBack(ready)
 }
@@ -114,11 +120,23 @@ func (g *Gate) joinLocked(of *memory.Client, ready chan error) (*line, *list.Ele
 func (g *Gate) removeLocked(from *line, caller *list.Element) (ready chan<- error) {
 	g.waiting--
 	ready = from.callers.Remove(caller).(chan error)
-	if from.callers.Len() == 0 {
+	n := from.callers.Len()
+	g.longer[n]--
+	g.rankLocked(from, g.longer[n]) // the last of the length that it had
+	if n == 0 {
 		g.turns.Remove(from.turn)
 		delete(g.lines, from.of)
+		g.ranks[from.rank] = nil
+		g.ranks = g.ranks[:from.rank]
 	}
 	return ready
+}
+
+// rankLocked exchanges a line with another of the same length.
+func (g *Gate) rankLocked(l *line, to int) {
+	other := g.ranks[to]
+	g.ranks[l.rank], g.ranks[to] = other, l
+	other.rank, l.rank = l.rank, to
 }
 
 func (g *Gate) await(ctx context.Context, in *line, inLine *list.Element, ready <-chan error, wait time.Duration) error {

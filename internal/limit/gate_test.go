@@ -2,6 +2,7 @@ package limit
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -202,4 +203,40 @@ func TestAFullQueueHasPlaceForOtherAddresses(t *testing.T) {
 		}
 		require.Equal(t, []string{"many", "few", "many", "few"}, order)
 	})
+}
+
+// However callers come and leave, the gate knows which line is the longest.
+func TestTheLongestLineIsFirst(t *testing.T) {
+	g := newGate(0, 1000, time.Minute)
+	addresses := make([]memory.Client, 20)
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 5000 {
+		of := &addresses[random.IntN(len(addresses))]
+		l := g.lines[of]
+		if l == nil || random.IntN(2) == 0 {
+			g.joinLocked(of, make(chan error, 1))
+		} else {
+			g.removeLocked(l, l.callers.Front())
+		}
+		require.Len(t, g.ranks, len(g.lines))
+		for i, l := range g.ranks {
+			require.Equal(t, i, l.rank)
+			require.Same(t, l, g.lines[l.of])
+			require.Positive(t, l.callers.Len())
+			require.True(t, i == 0 || l.callers.Len() <= g.ranks[i-1].callers.Len())
+		}
+	}
+}
+
+// A caller that must not wait finds a full queue.
+func BenchmarkEnterAtAFullQueue(b *testing.B) {
+	const addresses = 10_000
+	g := newGate(0, addresses, time.Minute)
+	for range addresses {
+		g.joinLocked(new(memory.Client), make(chan error, 1))
+	}
+	ctx, of := b.Context(), new(memory.Client)
+	for b.Loop() {
+		_ = g.Enter(ctx, of)
+	}
 }
