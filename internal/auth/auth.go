@@ -29,6 +29,8 @@ type Grant struct {
 	Issued, Expires time.Time // of the token or certificate; zero: an API key or anonymous, never expires
 	Claims          []byte    // public claims of the token, a JSON object; nil: none
 	Rights          Rights
+
+	by digest // of a token: its key, with the id and the algorithm by which its header named it
 }
 
 // HasExpired reports whether the grant has expired.

@@ -116,7 +116,7 @@ type Authority struct {
 // is immutable.
 type trust struct {
 	keys    []key           // of tokens
-	current map[digest]bool // their prints
+	current map[digest]bool // by key.whole
 	refused refusals        // tokens that the keys did not verify
 
 	// prints identify the keys and the authorities of certificates. Stale keys of the JWKS are
@@ -299,7 +299,7 @@ func (a *Authority) rebuild() {
 		for _, k := range keys {
 			is.prints[k.print] = true
 			if !stale {
-				is.keys, is.current[k.print] = append(is.keys, k), true
+				is.keys, is.current[k.whole] = append(is.keys, k), true
 			}
 		}
 	}
@@ -415,7 +415,7 @@ func secretOf(c Credentials) (string, error) {
 // byToken returns the grant of a token.
 func (a *Authority) byToken(token string, now time.Time, verify bool) (*Grant, error) {
 	d, trust := digestOf(token), a.trust.Load()
-	if g := a.tokens.get(&d); g != nil && trust.current[g.Key] { // Fast path: verified before
+	if g := a.tokens.get(&d); g != nil && trust.current[g.by] { // Fast path: verified before
 		a.hits.Inc()
 		return g, checkExpiry(g, now)
 	}

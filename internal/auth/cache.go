@@ -41,7 +41,7 @@ const (
 	tokensBytes       = 16 << 20 // of each generation: about 20,000 usual tokens
 	certificatesBytes = 1 << 20  // of each generation
 
-	cachedOverhead = 450 // of an entry in the maps and of its grant
+	cachedOverhead = 480 // of an entry in the maps and of its grant
 	entryOverhead  = 64  // of an entry of rights
 	textOverhead   = 32  // of a name or a right
 )

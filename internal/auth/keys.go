@@ -28,7 +28,8 @@ type key struct {
 	id        string // kid; empty: none
 	algorithm jose.SignatureAlgorithm
 	material  any // a public key or a secret, as go-jose takes it
-	print     digest
+	print     digest // of the material
+	whole     digest // of the id and the algorithm, too
 }
 
 // keyPrint identifies a key. Grants remember it, and not the key, which may be secret. For a
@@ -176,7 +177,7 @@ func newKey(id, algorithm string, material any) (key, error) {
 	if err != nil {
 		return key{}, fmt.Errorf("holds a key that cannot be used: %w", err)
 	}
-	return key{id, fixed, material, thumb}, nil
+	return key{id, fixed, material, thumb, sha256.Sum256(slices.Concat(thumb[:], []byte(fixed), []byte(" "+id)))}, nil
 }
 
 // algorithmsOf returns the algorithms that a type of key allows, the usual one first.

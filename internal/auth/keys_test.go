@@ -258,6 +258,21 @@ func TestAChangeOfKeysForgetsNoToken(t *testing.T) {
 	wantRefused(t, a, mine, wire.CodeUnauthorized, "signature")
 }
 
+// A key gets another id, or another algorithm. Tokens that name the old one are refused, also if
+// they are remembered. That ends no session: nobody has removed the key.
+func TestAKeyThatChangesItsNameRefusesItsTokens(t *testing.T) {
+	for name, change := range map[string][]any{"alg": {"alg", "PS256", "kid", "one"}, "kid": {"alg", "RS256", "kid", "two"}} {
+		path := file(t, jwkOf(rsa2048().Public(), "alg", "RS256", "kid", "one"))
+		a := newAuthority(t, func(c *Config) { c.Keys = []string{path} })
+		named := sign(jose.RS256, rsa2048(), good(), "kid", "one")
+		g := wantAccepted(t, a, named)
+		require.NoError(t, os.WriteFile(path, []byte(jwkOf(rsa2048().Public(), change...)), 0o600))
+		require.False(t, a.Refresh(time.Now()), name)
+		wantRefused(t, a, named, wire.CodeUnauthorized, "")
+		require.False(t, a.Revoked(g), name)
+	}
+}
+
 // A token that was refused is known for some seconds, and until the keys change. Then it may be
 // accepted.
 func TestARefusedTokenIsRemembered(t *testing.T) {

@@ -176,13 +176,13 @@ func (v *verifier) verify(token string, keys []key, now time.Time) (*Grant, erro
 	}
 	g, err := v.grantOf(m, now)
 	if err == nil {
-		g.Key = by
+		g.Key, g.by = by.print, by.whole
 	}
 	return g, err
 }
 
 // verifySignature returns the payload of a token that one of the keys signed, and which.
-func (h header) verifySignature(token string, keys []key) (payload []byte, by digest, _ error) {
+func (h header) verifySignature(token string, keys []key) (payload []byte, by key, _ error) {
 	found, known := candidates(keys, h.algorithm, h.key)
 	switch {
 	case len(found) == 0 && known:
@@ -198,7 +198,7 @@ func (h header) verifySignature(token string, keys []key) (payload []byte, by di
 	}
 	for _, k := range found {
 		if payload, err := signed.Verify(k.material); err == nil {
-			return payload, k.print, nil
+			return payload, k, nil
 		}
 	}
 	if known {
