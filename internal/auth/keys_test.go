@@ -306,6 +306,19 @@ func TestARefusedTokenIsRemembered(t *testing.T) {
 	})
 }
 
+// A text that is not a token at all is refused at once: there is no signature to check. That is
+// remembered nowhere.
+func TestATextThatIsNoTokenWaitsForNoCheck(t *testing.T) {
+	a := newAuthority(t, nil)
+	for _, text := range []string{"x", "a.b", "a.b.c.d", "a.b.c.d.e", "a.b.c=", "e30.e30.\n", strings.Repeat("a", maxTokenBytes+1)} {
+		_, err := a.Identify(Credentials{Authorization: "Bearer " + text}, false)
+		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeUnauthorized}, text)
+	}
+	require.Empty(t, a.trust.Load().refused.young)
+	_, err := a.Identify(Credentials{Token: sign(jose.EdDSA, otherEd(), good())}, false)
+	require.ErrorIs(t, err, ErrUnverified)
+}
+
 // Refused tokens that are all different are forgotten, the oldest first.
 func TestRefusalsAreBounded(t *testing.T) {
 	var r refusals

@@ -99,22 +99,33 @@ type header struct{ algorithm, key, kind string }
 // tokenRemedy is the remedy for texts that are not tokens.
 const tokenRemedy = "send a signed JWT: three parts of base64url with dots between them"
 
-// headerOf reads the header of a token.
-func headerOf(token string) (h header, _ error) {
+// partsOf returns the three parts of a token. Event loops call it for texts of anybody, so it costs
+// little: it decodes at most maxTokenBytes.
+func partsOf(token string) (parts []string, _ error) {
 	if len(token) > maxTokenBytes {
-		return h, refuse(malformed, "issue tokens with fewer claims", "a token must have at most %d bytes; got %d", maxTokenBytes, len(token))
+		return nil, refuse(malformed, "issue tokens with fewer claims", "a token must have at most %d bytes; got %d", maxTokenBytes, len(token))
 	}
-	parts := strings.Split(token, ".")
-	switch {
-	case len(parts) == 5:
-		return h, refuse(malformed, tokenRemedy, "the token is encrypted (JWE), which is not supported")
-	case len(parts) != 3:
-		return h, refuse(malformed, tokenRemedy, "the token has %d parts; a JWT has three", len(parts))
+	switch n := strings.Count(token, ".") + 1; n {
+	case 3:
+		parts = strings.Split(token, ".")
+	case 5:
+		return nil, refuse(malformed, tokenRemedy, "the token is encrypted (JWE), which is not supported")
+	default:
+		return nil, refuse(malformed, tokenRemedy, "the token has %d parts; a JWT has three", n)
 	}
 	for _, part := range parts {
 		if _, err := decode(part); err != nil || strings.ContainsAny(part, "\r\n") {
-			return h, refuse(malformed, tokenRemedy, "a part of the token is not base64url without padding")
+			return nil, refuse(malformed, tokenRemedy, "a part of the token is not base64url without padding")
 		}
+	}
+	return parts, nil
+}
+
+// headerOf reads the header of a token.
+func headerOf(token string) (h header, _ error) {
+	parts, err := partsOf(token)
+	if err != nil {
+		return h, err
 	}
 	text, _ := decode(parts[0])
 	m, ok := parseMembers(text)
