@@ -190,18 +190,24 @@ func (a *Authority) Run(ctx context.Context, revoked func()) {
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
 	refreshed := make(chan bool, 1)
-	for ticks := tick.C; ; {
+	for refreshing := false; ; {
 		select {
-		case now := <-ticks:
-			ticks = nil // until this one has ended
-			go func() { refreshed <- a.Refresh(now) }()
+		case now := <-tick.C:
+			a.expire(now)
+			if a.distrust.Swap(false) {
+				revoked()
+			}
+			if !refreshing {
+				refreshing = true
+				go func() { refreshed <- a.Refresh(now) }()
+			}
 		case removed := <-refreshed:
-			ticks = tick.C
+			refreshing = false
 			if removed {
 				revoked()
 			}
 		case <-ctx.Done():
-			if ticks == nil {
+			if refreshing {
 				select {
 				case <-refreshed:
 				case <-time.After(refreshEvery):
@@ -237,17 +243,19 @@ func (a *Authority) Revoked(g *Grant) bool {
 	return a.revocations.Revoked(g) || !a.trust.Load().prints[g.Key]
 }
 
-// Refresh reads files again that have changed, and drops keys that are too old. It costs a
-// stat for each file. It reports whether keys were removed or have changed: then sessions may
-// have grants that are revoked.
-func (a *Authority) Refresh(now time.Time) (revoked bool) {
-	a.revocations.Check()
-	changed := a.refreshFiles(now)
+// expire drops keys of the JWKS that are too old. It does not wait for files.
+func (a *Authority) expire(now time.Time) {
 	if a.jwks != nil && a.jwks.expire(now) {
-		changed = true
+		a.rebuild()
 		a.log.Error("the keys of auth.jwks are refused: they were last fetched too long ago", zap.Duration("age", a.jwks.age(now)))
 	}
-	if changed {
+}
+
+// Refresh reads files again that have changed. It costs a stat for each file. It reports whether
+// keys were removed or have changed: then sessions may have grants that are revoked.
+func (a *Authority) Refresh(now time.Time) (revoked bool) {
+	a.revocations.Check()
+	if a.refreshFiles(now) {
 		a.rebuild()
 	}
 	removed := a.distrust.Swap(false)

@@ -27,7 +27,7 @@ import (
 type key struct {
 	id        string // kid; empty: none
 	algorithm jose.SignatureAlgorithm
-	material  any // a public key or a secret, as go-jose takes it
+	material  any    // a public key or a secret, as go-jose takes it
 	print     digest // of the material
 	whole     digest // of the id and the algorithm, too
 }

@@ -347,6 +347,35 @@ func TestAFileOfKeysThatHangsHoldsUpNoOtherKeys(t *testing.T) {
 	wantAccepted(t, a, token(good()))
 }
 
+// Nor do keys of the JWKS live longer meanwhile, and the sessions of a removed one end.
+func TestAFileOfKeysThatHangsKeepsNoStaleKeys(t *testing.T) {
+	path := file(t, publicPEM(edKey()))
+	a := newAuthority(t, func(c *Config) { c.Keys, c.JWKS = []string{path}, "http://127.0.0.1:1/" })
+	keys, err := parseKeys([]byte(publicPEM(otherEd())))
+	require.NoError(t, err)
+	a.jwks.note(keys, digest{}, nil, false)
+	a.rebuild()
+	valid := sign(jose.EdDSA, otherEd(), good())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	revoked := make(chan struct{}, 1)
+	hung := hang(t, path, func() {
+		defer close(ended)
+		a.Run(ctx, func() { revoked <- struct{}{} })
+	})
+	wantAccepted(t, a, valid)
+	a.jwks.mu.Lock()
+	a.jwks.fetched = time.Now().Add(-jwksStale)
+	a.jwks.mu.Unlock()
+	require.Eventually(t, func() bool { _, err := a.identify(valid); return err != nil }, time.Minute, 10*time.Millisecond)
+	a.jwks.note(nil, digest{}, nil, false)
+	a.rebuild()
+	<-revoked
+	cancel()
+	require.NoError(t, hung.Close())
+	<-ended
+}
+
 // Nor does it hold up the end of the daemon.
 func TestAFileOfKeysThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
 	path := file(t, publicPEM(edKey()))
