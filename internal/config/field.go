@@ -126,9 +126,10 @@ type number struct {
 	bytes       bool
 
 	// word, if any, stands for the value means, which has no other text. The packages
-	// take zero for their default, so zero itself is never written as a number.
-	word  string
-	means int
+	// take zero for their default, so zero itself is never written as a number. A number that has
+	// a word may have an older one, which is still read.
+	word, older string
+	means       int
 }
 
 func (n number) field(to *int) *field {
@@ -149,7 +150,7 @@ func (n number) field(to *int) *field {
 	isWord := func(i int) bool { return n.word != "" && i == n.means }
 	v.check = func(i int) error { return within(n.least <= i && i <= n.most || isWord(i)) }
 	v.parse = func(text string) (int, error) {
-		if n.word != "" && text == n.word {
+		if text != "" && (text == n.word || text == n.older) {
 			return n.means, nil
 		}
 		i, err := parse(text)

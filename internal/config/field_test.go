@@ -52,4 +52,10 @@ func TestANumberWithAWord(t *testing.T) {
 	}
 	require.NoError(t, f.set("off"))
 	require.Zero(t, n)
+	f = number{least: 1, word: "fair", older: "off"}.field(&n)
+	require.NoError(t, f.set("7"))
+	require.NoError(t, f.set("off"))
+	require.Zero(t, n)
+	require.Equal(t, "fair", f.text())
+	require.Error(t, f.set(""))
 }
