@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"iter"
 	"net/http"
 	"strconv"
@@ -77,8 +78,11 @@ func (to *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
 }
 
 // history writes pieces of frames, and takes each as the client reads. A single piece is a
-// whole answer. The write timeout is for all pieces together.
-func (to *sink) history(pieces iter.Seq[[]*frame.Frame]) error {
+// whole answer. The write timeout is for all pieces together. It reads and compresses in turns.
+func (to *sink) history(ctx context.Context, pieces iter.Seq[[]*frame.Frame]) error {
+	if err := to.w.takeTurn(ctx, to.api.Limiter); err != nil {
+		return err
+	}
 	next, stop := iter.Pull(pieces)
 	defer stop()
 	piece, _ := next()
@@ -104,6 +108,9 @@ func (to *sink) history(pieces iter.Seq[[]*frame.Frame]) error {
 			parts, _ = to.plain(nil, piece)
 		}
 		if err := to.w.write(parts); err != nil || len(piece) == 0 {
+			return err
+		}
+		if err := to.w.takeTurn(ctx, to.api.Limiter); err != nil {
 			return err
 		}
 		piece = following

@@ -167,6 +167,7 @@ func (m methods) allow() string { return strings.Join(slices.Sorted(maps.Keys(m)
 func (a *API) handle(serve handler) http.Handler {
 	return http.HandlerFunc(func(to http.ResponseWriter, r *http.Request) {
 		w := a.response(to, r)
+		defer w.endTurn()
 		h := w.Header()
 		h.Set("Cache-Control", "no-store, no-transform")
 		h.Set("X-Accel-Buffering", "no")

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"iter"
 	"net/http"
 	"strconv"
@@ -13,7 +14,7 @@ import (
 // its Content-Length. The write timeout is for all chunks together.
 type longAnswer struct {
 	api   *API
-	w     http.ResponseWriter
+	w     *response
 	piece []byte
 	sent  bool  // a piece was
 	err   error // app.ErrClientGone: nothing more is sent
@@ -21,7 +22,7 @@ type longAnswer struct {
 
 func (a *API) long(w http.ResponseWriter, contentType string) *longAnswer {
 	w.Header().Set("Content-Type", contentType)
-	return &longAnswer{api: a, w: w}
+	return &longAnswer{api: a, w: w.(*response)}
 }
 
 // append returns an error once the client has left.
@@ -38,10 +39,14 @@ func (l *longAnswer) text(s string) { _ = l.append([]byte(s)) }
 // value appends v in JSON.
 func (l *longAnswer) value(v any) { _ = l.append(app.InJSON(v)) }
 
-// list appends values in JSON with commas between them, until the client leaves.
-func list[V any](l *longAnswer, values iter.Seq[V]) {
+// list appends values in JSON with commas between them, until the client leaves. It does so in
+// turns.
+func list[V any](ctx context.Context, l *longAnswer, values iter.Seq[V]) {
 	comma := ""
 	for v := range values {
+		if l.err == nil {
+			l.err = l.w.takeTurn(ctx, l.api.Limiter)
+		}
 		if l.append(append([]byte(comma), app.InJSON(v)...)) != nil {
 			return
 		}

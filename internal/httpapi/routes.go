@@ -73,11 +73,11 @@ func (a *API) showSession(w http.ResponseWriter, r *http.Request, c app.Caller) 
 		_ = long.append(bytes.TrimSuffix(app.InJSON(s), []byte(`"subscriptions":[]}`)))
 		if len(patterns) > 0 {
 			long.text(`"patterns":[`)
-			list(long, slices.Values(patterns))
+			list(r.Context(), long, slices.Values(patterns))
 			long.text(`],`)
 		}
 		long.text(`"subscriptions":[`)
-		list(long, subscriptions)
+		list(r.Context(), long, subscriptions)
 		long.text("]}\n")
 		return long.end()
 	})
@@ -94,7 +94,7 @@ func (a *API) listTopics(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	return a.App.Topics(r.Context(), c, r.URL.RawQuery, func(topics iter.Seq[wire.TopicState], next *string) error {
 		long := a.long(w, typeJSON)
 		long.text(`{"topics":[`)
-		list(long, topics)
+		list(r.Context(), long, topics)
 		if long.text("]"); *next != "" {
 			long.text(`,"next":`)
 			long.value(*next)
@@ -119,7 +119,7 @@ func (a *API) showPresence(w http.ResponseWriter, r *http.Request, c app.Caller)
 		members := slices.Values(found.Members)
 		found.Members = []wire.ListedMember{}
 		_ = long.append(bytes.TrimSuffix(app.InJSON(found), []byte("]}")))
-		list(long, members)
+		list(r.Context(), long, members)
 		long.text("]}\n")
 		return long.end()
 	})
@@ -128,7 +128,7 @@ func (a *API) showPresence(w http.ResponseWriter, r *http.Request, c app.Caller)
 func (a *API) readTopic(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	accepts := acceptsOf(r)
 	return a.App.History(r.Context(), c, mux.Vars(r)["topic"], r.URL.RawQuery, accepts, func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error {
-		return a.sink(w, format, accepts.Gzip).history(pieces)
+		return a.sink(w, format, accepts.Gzip).history(r.Context(), pieces)
 	})
 }
 

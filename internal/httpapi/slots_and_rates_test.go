@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -56,6 +58,45 @@ func TestAnAnswerThatIsNotReadHoldsNoSlot(t *testing.T) {
 			_, err = io.ReadFull(nc, answer)
 			require.NoError(t, err)
 			require.Equal(t, "HTTP/1.1 200", string(answer), ask)
+		})
+	}
+}
+
+// Few long answers are prepared at a time, and an answer that its client does not read keeps no
+// other from being prepared.
+func TestLongAnswersArePreparedInTurns(t *testing.T) {
+	for _, ask := range []string{"/v1/topics/a/messages", "/v1/topics?limit=1000", "/v1/sessions/ID", "/v1/topics/a/presence"} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newKit(t, settings{broker: broker.Config{Rules: []broker.Rule{{Name: "a", Pattern: "a", Presence: true}}}})
+			k.wantOK("/v1/topics/a/messages", `"`+strings.Repeat("x", 60_000)+`"`, jsonType)
+			topics := `"a","` + strings.Join(longNames(300), `","`) + `"`
+			path := strings.ReplaceAll(ask, "ID", k.open(`{"client":"tab","topics":[`+topics+`]}`).Session)
+			time.Sleep(10 * time.Second)
+			var turns []func()
+			for range max(1, runtime.GOMAXPROCS(0)/2) {
+				end, err := k.cfg.Limiter.BeginTurn(t.Context(), limit.Who{})
+				require.NoError(t, err)
+				turns = append(turns, end)
+			}
+			answered := make(chan int, 1)
+			go func() { status, _ := k.get("GET", path, ""); answered <- status }()
+			synctest.Wait()
+			require.Empty(t, answered, path)
+
+			turns[0]()
+			require.Equal(t, http.StatusOK, <-answered)
+			nc, err := k.dial()
+			require.NoError(t, err)
+			defer nc.Close()
+			_, err = nc.Write([]byte("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"))
+			require.NoError(t, err)
+			synctest.Wait()
+			end, err := k.cfg.Limiter.BeginTurn(app.NoWait, limit.Who{})
+			require.NoError(t, err, "it is not read")
+			turns[0] = end
+			for _, end := range turns {
+				end()
+			}
 		})
 	}
 }

@@ -1,10 +1,12 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/observe"
@@ -17,12 +19,35 @@ type response struct {
 	listen.Owner // the address that the request is counted for
 	unread       memory.UnreadBytes
 	entry        *observe.Entry // in the access log; nil: the request is not logged
+	turn         func()         // ends the turn that takeTurn has begun; nil: there is none
 }
 
 func (a *API) response(w http.ResponseWriter, r *http.Request) *response {
 	answer := &response{ResponseWriter: w, Owner: listen.Owner{Who: a.addressOf(r), Conn: listen.Of(listen.FromContext(r.Context()))}}
 	answer.unread.Init(a.Polls.Memory(), answer)
 	return answer
+}
+
+// takeTurn begins a turn (limit.Limiter.BeginTurn), unless w has one, to prepare a part of a long
+// answer: many clients may ask for them at once. write ends it, since the client may not read. The
+// error is app.ErrClientGone.
+func (w *response) takeTurn(ctx context.Context, l *limit.Limiter) error {
+	if w.turn != nil {
+		return nil
+	}
+	end, err := l.BeginTurn(ctx, w.Who)
+	if err != nil {
+		return app.ErrClientGone
+	}
+	w.turn = end
+	return nil
+}
+
+func (w *response) endTurn() {
+	if w.turn != nil {
+		w.turn()
+		w.turn = nil
+	}
 }
 
 // Unwrap is for http.ResponseController.
@@ -43,10 +68,10 @@ func (w *response) Write(b []byte) (int, error) { return len(b), w.write([]frame
 // they count even if no history holds them. Fewer bytes are not worth the price.
 const pinFrom = 16 << 10
 
-// write writes parts. Until it returns, they count as unread; parts of frames count with
-// their messages.
-// The error is app.ErrClientGone.
+// write writes parts, outside of a turn. Until it returns, they count as unread; parts of frames
+// count with their messages. The error is app.ErrClientGone.
 func (w *response) write(parts []frame.Part) error {
+	w.endTurn()
 	own, shared := 0, 0
 	for _, p := range parts {
 		if p.Frame == nil {

@@ -33,7 +33,7 @@ type Limiter struct {
 	calls       *Gate // that change something
 	reads       *Gate // calls that do not
 	signatures  *Gate // checks of the signatures of tokens
-	turns       *Gate // long work that bodies and commands cause
+	turns       *Gate // long work that requests and commands cause
 	sessions    *Gate
 	connections atomic.Int64
 	held        atomic.Int64  // refusals that wait, see Hold
@@ -267,7 +267,7 @@ func (l *Limiter) BeginSignature(ctx context.Context, w Who) (leave func(), err 
 	return l.signatures.Leave, l.signatures.Enter(ctx, w.Client())
 }
 
-// BeginTurn begins long work, such as decoding a large body, for w. It waits until ctx ends: a
+// BeginTurn begins long work, such as decoding a large body or encoding a list, for w. It waits until ctx ends: a
 // connection has one at most, and what waits counts as memory. Without an error, call end.
 func (l *Limiter) BeginTurn(ctx context.Context, w Who) (end func(), err error) {
 	return l.turns.Leave, l.turns.Enter(ctx, w.Client())
