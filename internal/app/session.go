@@ -169,7 +169,7 @@ func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func()
 
 // SessionState calls answer with the state of a session; see session.State. It names the
 // topics, so the session's id is not enough.
-func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(wire.SessionState, iter.Seq[wire.SubscriptionState]) error) error {
+func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(s wire.SessionState, subscriptions iter.Seq[wire.SubscriptionState], leave func()) error) error {
 	var s *session.Session
 	find := func() (err error) {
 		if s, err = a.session(&c, []byte(id)); err == nil {
@@ -180,8 +180,7 @@ func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func
 	var place slot
 	return a.readLong(ctx, &c, place.ofReads(), find, func() error {
 		state, subscriptions := s.State(time.Now())
-		place.end()
-		return answer(state, subscriptions)
+		return answer(state, subscriptions, place.end)
 	})
 }
 

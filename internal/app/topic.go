@@ -38,7 +38,8 @@ func (a *App) read(ctx context.Context, c *Caller, s *slot, check func() error, 
 	return do()
 }
 
-// readLong is read for an answer that may be long.
+// readLong is read for an answer that may be long. The answer gets the end of the slot, and calls
+// it once the turn has come to prepare it: what waits for turns has a bound, too.
 func (a *App) readLong(ctx context.Context, c *Caller, s *slot, check, do func() error) error {
 	return a.read(ctx, c, s, func() error {
 		if err := a.cfg.Broker.Memory().AdmitAnswer(c.Who.Client()); err != nil {
@@ -59,16 +60,15 @@ func (a *App) Call(ctx context.Context, c Caller, answer func() error) error {
 
 // Topics calls answer with a page of the topics that the caller may subscribe to. They are
 // listed in parts, when answer asks for them. Then next is set to the page's.
-func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(topics iter.Seq[wire.TopicState], next *string) error) error {
+func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(topics iter.Seq[wire.TopicState], next *string, leave func()) error) error {
 	q := parseQuery(rawQuery)
 	next, n := a.cursor(&q), q.pageSize()
 	var s slot
-	return a.readLong(ctx, &c, s.ofReads(), func() error { return q.err }, func() error { return answer(a.topics(&c, &s, &next, n), &next) })
+	return a.readLong(ctx, &c, s.ofReads(), func() error { return q.err }, func() error { return answer(a.topics(&c, &next, n), &next, s.end) })
 }
 
-// topics returns at most n topics after next, and sets next. It ends the slot once the first
-// are listed.
-func (a *App) topics(c *Caller, s *slot, next *string, n int) iter.Seq[wire.TopicState] {
+// topics returns at most n topics after next, and sets next.
+func (a *App) topics(c *Caller, next *string, n int) iter.Seq[wire.TopicState] {
 	visible := func(topic string) bool { return a.allow(c, auth.Subscribe, topic) == nil }
 	listing := broker.NewListing(a.cfg.Authority.Names(c.grant, auth.Subscribe), visible)
 	return func(yield func(wire.TopicState) bool) {
@@ -76,7 +76,6 @@ func (a *App) topics(c *Caller, s *slot, next *string, n int) iter.Seq[wire.Topi
 			most := min(n, topicsAtOnce)
 			part := a.cfg.Broker.Topics(listing, *next, most)
 			*next = part.Next
-			s.end()
 			for _, topic := range part.Topics {
 				if !yield(topic) {
 					return
@@ -108,15 +107,14 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 }
 
 // Presence calls answer with who is on a topic.
-func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(wire.Presence) error) error {
+func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(found wire.Presence, leave func()) error) error {
 	var s slot
 	return a.readLong(ctx, &c, s.ofReads(), func() error { return a.mayReadPresence(&c, topic) }, func() error {
 		found, err := a.cfg.Sessions.Presence(topic, time.Now())
-		s.end()
 		if err != nil {
 			return err
 		}
-		return answer(found)
+		return answer(found, s.end)
 	})
 }
 
@@ -168,17 +166,16 @@ func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer fu
 
 // History calls answer with the frames of a topic's history. The last is its done. Each
 // piece is read when answer asks for it.
-func (a *App) History(ctx context.Context, c Caller, topic, rawQuery string, accepts Accepts, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) error {
+func (a *App) History(ctx context.Context, c Caller, topic, rawQuery string, accepts Accepts, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format, leave func()) error) error {
 	q := parseQuery(rawQuery)
 	n, format, start := q.pageSize(), q.format(accepts), q.startOf(topic)
 	var s slot
 	return a.readLong(ctx, &c, s.ofReads(), func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), q.err) }, func() error {
 		frames, from := a.cfg.Broker.ReadTopic(start, broker.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
-		s.end()
 		if from == (wire.Position{}) {
 			return topicUnknown(topic, toHaveIt)
 		}
-		return answer(a.history(frames, from, n), format)
+		return answer(a.history(frames, from, n), format, s.end)
 	})
 }
 

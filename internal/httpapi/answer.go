@@ -78,11 +78,13 @@ func (to *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
 }
 
 // history writes pieces of frames, and takes each as the client reads. A single piece is a
-// whole answer. The write timeout is for all pieces together. It reads and compresses in turns.
-func (to *sink) history(ctx context.Context, pieces iter.Seq[[]*frame.Frame]) error {
+// whole answer. The write timeout is for all pieces together. It reads and compresses in turns,
+// and leaves the slot of the call in the first.
+func (to *sink) history(ctx context.Context, pieces iter.Seq[[]*frame.Frame], leave func()) error {
 	if err := to.w.takeTurn(ctx, to.api.Limiter); err != nil {
 		return err
 	}
+	leave()
 	next, stop := iter.Pull(pieces)
 	defer stop()
 	piece, _ := next()

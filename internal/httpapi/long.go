@@ -25,6 +25,14 @@ func (a *API) long(w http.ResponseWriter, contentType string) *longAnswer {
 	return &longAnswer{api: a, w: w.(*response)}
 }
 
+// longList is long for lists. It begins a turn, and leaves the slot of the call.
+func (a *API) longList(w http.ResponseWriter, r *http.Request, leave func()) *longAnswer {
+	l := a.long(w, typeJSON)
+	l.err = l.w.takeTurn(r.Context(), a.Limiter)
+	leave()
+	return l
+}
+
 // append returns an error once the client has left.
 func (l *longAnswer) append(b []byte) error {
 	if len(l.piece) > 0 && len(l.piece)+len(b) > app.PieceBytes {

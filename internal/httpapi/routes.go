@@ -66,8 +66,8 @@ func (a *API) changeSession(w http.ResponseWriter, r *http.Request, c app.Caller
 }
 
 func (a *API) showSession(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.SessionState(r.Context(), c, mux.Vars(r)["id"], func(s wire.SessionState, subscriptions iter.Seq[wire.SubscriptionState]) error {
-		long := a.long(w, typeJSON)
+	return a.App.SessionState(r.Context(), c, mux.Vars(r)["id"], func(s wire.SessionState, subscriptions iter.Seq[wire.SubscriptionState], leave func()) error {
+		long := a.longList(w, r, leave)
 		patterns := s.Patterns
 		s.Patterns, s.Subscriptions = nil, []wire.SubscriptionState{}
 		_ = long.append(bytes.TrimSuffix(app.InJSON(s), []byte(`"subscriptions":[]}`)))
@@ -91,8 +91,8 @@ func (a *API) closeSession(w http.ResponseWriter, r *http.Request, c app.Caller)
 }
 
 func (a *API) listTopics(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.Topics(r.Context(), c, r.URL.RawQuery, func(topics iter.Seq[wire.TopicState], next *string) error {
-		long := a.long(w, typeJSON)
+	return a.App.Topics(r.Context(), c, r.URL.RawQuery, func(topics iter.Seq[wire.TopicState], next *string, leave func()) error {
+		long := a.longList(w, r, leave)
 		long.text(`{"topics":[`)
 		list(r.Context(), long, topics)
 		if long.text("]"); *next != "" {
@@ -114,8 +114,8 @@ func (a *API) topic(call func(ctx context.Context, c app.Caller, topic string, a
 }
 
 func (a *API) showPresence(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.Presence(r.Context(), c, mux.Vars(r)["topic"], func(found wire.Presence) error {
-		long := a.long(w, typeJSON)
+	return a.App.Presence(r.Context(), c, mux.Vars(r)["topic"], func(found wire.Presence, leave func()) error {
+		long := a.longList(w, r, leave)
 		members := slices.Values(found.Members)
 		found.Members = []wire.ListedMember{}
 		_ = long.append(bytes.TrimSuffix(app.InJSON(found), []byte("]}")))
@@ -127,8 +127,8 @@ func (a *API) showPresence(w http.ResponseWriter, r *http.Request, c app.Caller)
 
 func (a *API) readTopic(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	accepts := acceptsOf(r)
-	return a.App.History(r.Context(), c, mux.Vars(r)["topic"], r.URL.RawQuery, accepts, func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error {
-		return a.sink(w, format, accepts.Gzip).history(r.Context(), pieces)
+	return a.App.History(r.Context(), c, mux.Vars(r)["topic"], r.URL.RawQuery, accepts, func(pieces iter.Seq[[]*frame.Frame], format frame.Format, leave func()) error {
+		return a.sink(w, format, accepts.Gzip).history(r.Context(), pieces, leave)
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -82,6 +83,9 @@ func TestLongAnswersArePreparedInTurns(t *testing.T) {
 			go func() { status, _ := k.get("GET", path, ""); answered <- status }()
 			synctest.Wait()
 			require.Empty(t, answered, path)
+			var g metrics.Gauges
+			k.cfg.Limiter.Gauges(&g)
+			require.Contains(t, g.Limits, metrics.Limit{Name: "reads", Most: 1000, InUse: 1}, "what waits has a bound")
 
 			turns[0]()
 			require.Equal(t, http.StatusOK, <-answered)

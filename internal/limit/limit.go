@@ -267,8 +267,9 @@ func (l *Limiter) BeginSignature(ctx context.Context, w Who) (leave func(), err 
 	return l.signatures.Leave, l.signatures.Enter(ctx, w.Client())
 }
 
-// BeginTurn begins long work, such as decoding a large body or encoding a list, for w. It waits until ctx ends: a
-// connection has one at most, and what waits counts as memory. Without an error, call end.
+// BeginTurn begins long work, such as decoding a large body or encoding a list, for w. It waits
+// until ctx ends: a request or connection has one at most, and what waits counts as memory or holds
+// a slot. Without an error, call end.
 func (l *Limiter) BeginTurn(ctx context.Context, w Who) (end func(), err error) {
 	return l.turns.Leave, l.turns.Enter(ctx, w.Client())
 }
