@@ -180,6 +180,7 @@ func (c *Conversation) Receive(b []byte, now time.Time) (n int, a Action) {
 // Opened says that the first item of a TCP connection was carried out.
 func (c *Conversation) Opened(now time.Time) {
 	c.state, c.busy, c.heard = talking, false, now
+	_ = c.held.Set(c.server.memory, int64(c.reader.Held()), c.owner) // fewer bytes are never refused
 }
 
 // Reply says that a command was carried out. r, unless it is nil, is for the client. An
@@ -193,8 +194,7 @@ func (c *Conversation) Reply(r *wire.Reply, err error, now time.Time) Action {
 		return c.End(err)
 	}
 	_ = c.held.Set(c.server.memory, int64(c.reader.Held()), c.owner) // fewer bytes are never refused
-	switch {
-	case r == nil:
+	if r == nil {
 		return Action{}
 	}
 	return Action{Write: c.format.Append(nil, wire.Content{Reply: r})}

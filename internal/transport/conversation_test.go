@@ -20,6 +20,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // opened is the time at which the conversations of the tests begin.
@@ -456,6 +457,18 @@ func TestAConversationCountsWhatItHolds(t *testing.T) {
 			require.Zero(t, account.Of(memory.Unfinished))
 		})
 	}
+}
+
+// A TCP connection does not count its first item any more once that was carried out, however long
+// the client is silent afterwards.
+func TestALargeFirstItemIsCountedOnlyMeanwhile(t *testing.T) {
+	c := aServer.NewTCP(&client{}, opened)
+	item := cbor.AppendFromJSON(nil, []byte(`"`+strings.Repeat("x", 50_000)+`"`))
+	_, a := c.Receive(item, opened)
+	require.NotNil(t, a.Large)
+	require.EqualValues(t, len(item)-16<<10, account.Of(memory.Unfinished), "some is free")
+	c.Opened(opened)
+	require.Zero(t, account.Of(memory.Unfinished))
 }
 
 // readSocketFrame reads one WebSocket frame.
