@@ -79,6 +79,25 @@ func TestHelloPrecedesRepliesToEarlyCommands(t *testing.T) {
 	})
 }
 
+// So it does if so many frames follow hello that a loop would not encode them.
+func TestHelloWithALargeHistoryPrecedesReplies(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+		k := newLaneKit(t, way)
+		at := k.openPort()
+		for n := range 20 {
+			k.tell(4*n+1, 4*n+4, large-100) // nobody has encoded them
+			conn, err := net.Dial("tcp", at)
+			require.NoError(t, err)
+			_, err = conn.Write(asCBOR(`{"topics":["a@oldest"]}`, `{"ping":true,"ref":1}`))
+			require.NoError(t, err)
+			c, err := wire.NewCBORDecoder(conn).Next()
+			require.NoError(t, err)
+			require.NotNil(t, c.Hello)
+			conn.Close()
+		}
+	})
+}
+
 // After the end frame, a client has a moment to close its connection. Then the daemon
 // closes it, even if the client keeps sending.
 func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {

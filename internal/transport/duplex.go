@@ -65,8 +65,11 @@ func (t *Server) Serve(ctx context.Context, conn net.Conn, d Duplex) {
 	var a Answer
 	a.Init(t, l, false)
 	err := a.Begin(d.Session, d.Request)
-	if err == nil {
-		_, err = a.Go(false) // hello precedes the replies to commands in Ahead
+	if err == nil { // hello precedes the replies to commands in Ahead
+		var state session.State
+		if state, err = a.Go(false); state == session.Waiting {
+			_, err = a.Wait(ctx)
+		}
 	}
 	if err == nil {
 		var writing sync.WaitGroup
