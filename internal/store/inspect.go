@@ -56,9 +56,11 @@ func (s *snapshot) open() (err error) {
 	}
 	for _, name := range slices.Backward(s.names) { // the mark before the segments, which grow
 		if KindOf(name) == KindOther && name != lockName { // a start does not read it
-			if info, err := os.Stat(filepath.Join(s.dir, name)); err == nil {
-				s.sizes[name] = info.Size()
+			info, err := os.Stat(filepath.Join(s.dir, name))
+			if err != nil {
+				return err
 			}
+			s.sizes[name] = info.Size()
 			continue
 		}
 		f, err := os.Open(filepath.Join(s.dir, name))

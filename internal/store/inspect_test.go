@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -300,4 +301,38 @@ func TestInspectSaysWhatAStartDoes(t *testing.T) {
 		}
 	}
 	require.Positive(t, refused)
+}
+
+// A running daemon renames files, such as a new mark each second, while a snapshot is opened. The
+// snapshot has each file that it lists.
+func TestASnapshotHasTheFilesThatItLists(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 200 { // they give the other goroutine time between the list and the mark
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint("other", i)), nil, 0o600))
+	}
+	unfinished := filepath.Join(dir, markName+unfinishedSuffix)
+	stop, renaming := make(chan struct{}), sync.WaitGroup{}
+	renaming.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			_ = os.WriteFile(unfinished, nil, 0o600)
+			_ = os.Rename(unfinished, filepath.Join(dir, markName))
+		}
+	})
+	defer func() { close(stop); renaming.Wait() }()
+	for range 300 {
+		s, err := OpenSnapshot(dir)
+		require.NoError(t, err)
+		names, err := s.List()
+		require.NoError(t, err)
+		for _, name := range names {
+			_, err := s.Open(name)
+			require.NoError(t, err)
+		}
+		require.NoError(t, s.Close())
+	}
 }
