@@ -11,6 +11,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -74,32 +75,47 @@ func (c *commands) then(command *wire.Command, resume transport.Resume) Then {
 }
 
 // doLarge is do for a command that takes long. It is read in its turn, and after its rates
-// were asked. A panic while it is read ends the connection.
+// were asked. A panic while it is read ends the connection. The command counts as memory until
+// the end: what it changes waits for another turn, and for the client's output.
 func (c *commands) doLarge(s *session.Session, read transport.Large) transport.Later {
 	return func(ctx context.Context) transport.Finish {
 		defer func() { c.caller.paid = false }()
 		var command *wire.Command
+		held := &memory.UnfinishedBytes{}
 		err := c.app.inTurn(ctx, &c.caller, true, func() (err error) {
 			defer c.app.recovered(&err)
-			command, err = c.readLarge(read)
+			command, err = c.readLarge(read, held)
 			return err
 		})
-		switch {
-		case command == nil: // not even a ref
-			return func() (*wire.Reply, error) { return nil, err }
-		case err == nil:
-			err = ErrWouldWait
+		finish := func() (*wire.Reply, error) { return nil, err }
+		if command != nil { // it has a ref
+			if err == nil {
+				err = ErrWouldWait
+			}
+			finish = c.later(s, command, err)(ctx)
 		}
-		return c.later(s, command, err)(ctx)
+		return func() (*wire.Reply, error) {
+			defer func() { _ = c.hold(held, 0) }() // fewer bytes are never refused
+			return finish()
+		}
 	}
 }
 
-// readLarge reads a large command, and returns what read does. If a rate refuses the command, it is
-// not decoded.
-func (c *commands) readLarge(read transport.Large) (*wire.Command, error) {
+// hold counts the bytes of a command.
+func (c *commands) hold(held *memory.UnfinishedBytes, bytes int) error {
+	return held.Set(c.app.cfg.Broker.Memory(), int64(bytes), c.caller.Who)
+}
+
+// readLarge reads a large command, and returns what read does. If a rate or the memory refuses the
+// command, it is not decoded.
+func (c *commands) readLarge(read transport.Large, held *memory.UnfinishedBytes) (*wire.Command, error) {
 	raw, err := read()
 	if err != nil {
 		return nil, err
+	}
+	if err := c.hold(held, len(raw)); err != nil {
+		ref, _ := c.peek(raw)
+		return &wire.Command{Ref: ref}, err
 	}
 	if limits := c.app.cfg.Limiter; limits.Limits(limit.Requests) || limits.Limits(limit.Publishes) {
 		ref, kind := c.peek(raw)

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -133,6 +135,30 @@ func TestALargeCommandWaitsForItsTurn(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.False(t, *read)
 	})
+}
+
+// A large command, which may have been deflated to a few bytes, counts as memory until what it
+// changes has had its turn, too. If that is too much for an address, the command is refused.
+func TestALargeCommandCountsUntilItsEnd(t *testing.T) {
+	a := newApp(t)
+	d := a.connected(t, "json")
+	held := func() int64 { return a.cfg.Broker.Memory().Of(memory.Unfinished) }
+	text := `{"subscribe":` + named(500) + `,"ref":7}` + strings.Repeat(" ", 1<<20+16<<10) // some is free
+	var waiting []transport.Finish
+	for range memory.DefaultBudget/8>>20 + 2 {
+		command, _ := large([]byte(text))
+		waiting = append(waiting, doLarge(t, d, command)(t.Context()))
+		require.GreaterOrEqual(t, held(), int64(len(waiting))<<20)
+	}
+	var first, last *wire.Reply
+	for _, finish := range waiting {
+		last = finished(finish)
+		first = cmp.Or(first, last)
+	}
+	require.Nil(t, first.Problem)
+	require.Equal(t, wire.CodeLimited, last.Problem.Code)
+	require.EqualValues(t, 7, *last.Ref)
+	require.Zero(t, held())
 }
 
 // The rate is asked before a large command is decoded, once, and that of its kind. The client learns
