@@ -162,9 +162,7 @@ func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int,
 		}
 		results = results[len(a.entries):]
 	}
-	if w.buffer = b[:0]; cap(b) > maxBuffer {
-		w.buffer = nil
-	}
+	w.keepLocked(b)
 	if err = w.appendLocked(b); err != nil {
 		return 0, err
 	}
@@ -209,6 +207,13 @@ func (w *WAL) cutLocked(s *segment, size int64, err error) error {
 
 // maxBuffer bounds the buffer that is kept between batches.
 const maxBuffer = 4 << 20
+
+// keepLocked keeps the memory of a batch for the next one, once b is written.
+func (w *WAL) keepLocked(b []byte) {
+	if w.buffer = b[:0]; cap(b) > maxBuffer {
+		w.buffer = nil
+	}
+}
 
 // readyLocked makes sure that a batch of n entries can be written: there is a segment, and
 // the lease has as many numbers.
