@@ -87,15 +87,16 @@ func (c *commands) doLarge(s *session.Session, read transport.Large) transport.L
 			command, err = c.readLarge(read, held)
 			return err
 		})
-		finish := func() (*wire.Reply, error) { return nil, err }
-		if command != nil { // it has a ref
-			if err == nil {
-				err = ErrWouldWait
-			}
-			finish = c.later(s, command, err)(ctx)
+		switch {
+		case command == nil: // not even a ref
+			_ = c.hold(held, 0) // fewer bytes are never refused
+			return func() (*wire.Reply, error) { return nil, err }
+		case err == nil:
+			err = ErrWouldWait
 		}
+		finish := c.later(s, command, err)(ctx)
 		return func() (*wire.Reply, error) {
-			defer func() { _ = c.hold(held, 0) }() // fewer bytes are never refused
+			defer func() { _ = c.hold(held, 0) }()
 			return finish()
 		}
 	}
@@ -223,21 +224,16 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 	case ctx.Err() != nil && (takesLong(command.Subscribe, command.Unsubscribe) || c.app.cfg.Authorize.Selects(command.Subscribe)):
 		err = ErrWouldWait
 	default:
-		held := &slot{}
-		defer func() {
-			if change == nil { // the checks failed, or panicked
-				held.end()
-			}
-		}()
+		var held slot
+		defer held.end() // the change may have to wait until the client reads
 		r := wire.ChangeRequest{Add: command.Subscribe, Remove: command.Unsubscribe}
-		_, _, err = c.app.mayChange(ctx, &c.caller, held, func() (*session.Session, wire.ChangeRequest, error) {
+		_, _, err = c.app.mayChange(ctx, &c.caller, &held, func() (*session.Session, wire.ChangeRequest, error) {
 			return s, r, mayChange(&c.caller, s)
 		})
 		if err != nil {
 			return nil, nil, err
 		}
 		change = func() (err error) {
-			defer held.end()
 			reply.Positions, err = c.app.change(ctx, &c.caller, s, r)
 			return err
 		}

@@ -137,6 +137,22 @@ func TestALargeCommandWaitsForItsTurn(t *testing.T) {
 	})
 }
 
+// What a command changes waits for the output, which its client may not read. It keeps nobody else
+// from a slot meanwhile.
+func TestAChangeThatWaitsForTheOutputHasNoSlot(t *testing.T) {
+	a := newApp(t)
+	d := a.connected(t, "json")
+	_, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"subscribe":["a.*"],"ref":1}`)}, nil)
+	require.NoError(t, err)
+	finish := later(t.Context())
+	var g metrics.Gauges
+	a.cfg.Limiter.Gauges(&g)
+	for _, l := range g.Limits {
+		require.Zero(t, l.InUse, l.Name)
+	}
+	require.Nil(t, finished(finish).Problem)
+}
+
 // A large command, which may have been deflated to a few bytes, counts as memory until what it
 // changes has had its turn, too. If that is too much for an address, the command is refused.
 func TestALargeCommandCountsUntilItsEnd(t *testing.T) {
