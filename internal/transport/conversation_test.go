@@ -77,7 +77,7 @@ func hear(t testing.TB, c *Conversation, b []byte, part func() int) (h heard) {
 		have, b = append(have, b[:n]...), b[n:]
 		for len(have) > 0 {
 			n, a := c.Receive(have, opened)
-			if a.Close || n > len(have) || a.Command != nil && a.Write != nil {
+			if a.Close || n > len(have) || a.HasCommand() && a.Write != nil {
 				t.Fatalf("%d bytes: took %d, %+v", len(have), n, a)
 			}
 			have = have[n:]

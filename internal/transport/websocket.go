@@ -51,7 +51,7 @@ func newSocket(format frame.Format, inflates bool, messageBytes int) *socket {
 // has, and answers them together. No rate limits them, so they must cost little.
 func (s *socket) Read(b []byte) (n int, in incoming, err error) {
 	n, in, err = s.readFrame(b)
-	for err == nil && n < len(b) && in.command == nil && !in.closed && !s.inside && asksNothing(b[n]) {
+	for err == nil && n < len(b) && in.command == nil && in.large == nil && !in.closed && !s.inside && asksNothing(b[n]) {
 		m, next, wrong := s.readFrame(b[n:])
 		if m == 0 || wrong != nil {
 			return n, in, nil // the next Read returns the error

@@ -161,6 +161,18 @@ func TestPingsAreAnsweredTogether(t *testing.T) {
 	require.Equal(t, "x", string(a.Command))
 }
 
+// Nothing behind a large command is read before its reply: pings are answered then, and the begin of
+// the next message does not replace the command.
+func TestWhatFollowsALargeCommandWaits(t *testing.T) {
+	large := `"` + strings.Repeat("x", largeCommand) + `"`
+	for _, command := range [][]byte{frameOf(fin|text, large), frameOf(fin|rsv1|text, deflated(large))} {
+		c := newInflatingSocket()
+		h := hear(t, c, join(command, frameOf(fin|ping, "1"), frameOf(text, strings.Repeat("y", 1000)), frameOf(fin|continued, "z")), whole)
+		require.Equal(t, []string{large, strings.Repeat("y", 1000) + "z"}, h.commands)
+		require.Equal(t, string([]byte{fin | pong, 1, '1'}), h.answers)
+	}
+}
+
 // Memory grows with the bytes that arrive, not with the announced length.
 func TestAnAnnouncedCommandTakesNoMemory(t *testing.T) {
 	begin := frameOf(text, strings.Repeat("x", mostCommand))[:20]
