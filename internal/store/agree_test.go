@@ -68,6 +68,7 @@ func TestInspectExportAndTheStartAgree(t *testing.T) {
 			require.NoError(t, d.wal.close(time.Now()))
 		}
 		files := copyOf(d.dir)
+		require.Contains(t, files, reserveName)
 		files[failedSyncName], files["notes"], files[fileName(99, checkpointSuffix)+unfinishedSuffix] = nil, []byte("1"), []byte("1")
 		for name, content := range files {
 			for _, damage := range []string{"none", "missing", "empty", "cut", "one bit", "folder", "link", "unreadable", "older copy"} {

@@ -65,6 +65,7 @@ func (w *WAL) checkpointStep(now time.Time) (more bool) {
 		w.abortCheckpoint()
 		w.checkpointErr, w.retryIn = err, w.nextRetry()
 		w.retryAt = now.Add(w.retryIn)
+		w.retakeReserve(now)
 		return false
 	}
 	return more
@@ -94,7 +95,7 @@ func (w *WAL) wantCheckpoint() {
 // isCheckpointDue reports whether a checkpoint is wanted, or must repair the log, or
 // whether the segments are larger than what they hold, or too many: each start makes one,
 // however small. If store.bytes is used up, a sixteenth of it is enough, also if the
-// checkpoint would be that much smaller.
+// checkpoint would be that much smaller. Likewise on a full disk, if that frees some of it.
 func (w *WAL) isCheckpointDue() bool {
 	w.writing.Lock()
 	defer w.unlock()
@@ -104,6 +105,9 @@ func (w *WAL) isCheckpointDue() bool {
 	}
 	if w.isFullLocked() {
 		most = w.cfg.Bytes / 16
+	}
+	if isDiskFull(w.fault) || isDiskFull(w.reserveErr) {
+		most = min(most, max(w.broker.LiveBytes()/16, w.cfg.segmentBytes/64))
 	}
 	tooMany := int64(len(w.segments)) > spareSegments+most/w.cfg.segmentBytes
 	return w.wanted || w.damaged != nil || tooMany || w.bytesLocked()-w.baseBytes > most || w.isFullLocked() && w.canShrinkLocked()
@@ -146,6 +150,9 @@ func (w *WAL) evict() {
 // beginCheckpoint begins a segment, and a checkpoint of what is before it.
 func (w *WAL) beginCheckpoint(now time.Time) error {
 	w.evict()
+	if err := w.releaseReserve(); err != nil {
+		return err
+	}
 	c := &checkpoint{begun: now}
 	heads, err := w.beginAfter(c)
 	if err != nil {
@@ -259,10 +266,11 @@ func (w *WAL) endCheckpoint(now time.Time) error {
 	if !w.trust(c) {
 		return errors.New("a sync of the log failed during the checkpoint")
 	}
-	w.checkpoint, w.retryAt, w.retryIn = nil, time.Time{}, 0
+	w.checkpoint, w.checkpointErr, w.retryAt, w.retryIn = nil, nil, time.Time{}, 0
 	c.stop()
 	w.closeFile(c.file)
 	w.removeBefore(c)
+	w.retakeReserve(now)
 	w.cfg.Observe.Checkpointed(now.Sub(c.begun), nil)
 	return nil
 }
@@ -278,8 +286,9 @@ func (w *WAL) trust(c *checkpoint) bool {
 	if w.damaged != nil {
 		w.removeFailedSync()
 		w.cfg.Logger.Info("a checkpoint has repaired the log on disk: publishes are accepted again")
+		w.damaged, w.fault = nil, nil
 	}
-	w.damaged, w.fault, w.wanted = nil, nil, false
+	w.wanted = false
 	w.synced = max(w.synced, c.number)
 	w.baseLive = c.live
 	w.baseBytes, w.oldBytes, w.partBytes = c.file.size, w.oldBytes-c.covered, 0

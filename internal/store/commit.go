@@ -129,6 +129,8 @@ func (w *WAL) noteFaultLocked(err error) {
 	}
 	if w.fault = err; err == nil {
 		w.failed = 0
+	} else if isDiskFull(err) {
+		signal(w.grown)
 	}
 }
 
@@ -218,8 +220,8 @@ func (w *WAL) keepLocked(b []byte) {
 // readyLocked makes sure that a batch of n entries can be written: there is a segment, and
 // the lease has as many numbers.
 func (w *WAL) readyLocked(n uint64) error {
-	if w.damaged != nil {
-		return w.damaged
+	if err := cmp.Or(w.damaged, w.full); err != nil {
+		return err
 	}
 	if w.current == nil || w.current.size >= w.cfg.segmentBytes {
 		if err := w.beginSegmentLocked(); err != nil {
@@ -312,7 +314,7 @@ func refusalOf(err error) Refusal {
 	switch {
 	case errors.Is(err, errDamaged):
 		return RefusedDamaged
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
+	case isDiskFull(err):
 		return RefusedDiskFull
 	}
 	return RefusedError

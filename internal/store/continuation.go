@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -11,6 +12,9 @@ import (
 // begin begins a segment. It has what was found about the end of the log: a start that
 // crashes before it is durable has changed nothing.
 func (r *recovering) begin(now time.Time) error {
+	if err := r.wal.fs.Remove(reserveName); err != nil && !errors.Is(err, fs.ErrNotExist) { // the segment may need its space
+		return err
+	}
 	h := header{always: r.wal.cfg.Sync == SyncAlways, boot: r.wal.cfg.BootID}
 	for _, s := range r.chain {
 		h.copied = max(h.copied, s.newest)
@@ -170,10 +174,14 @@ func appendRecord(b []byte, r record, key uint32) []byte {
 	return b
 }
 
-// keepState makes a checkpoint of what a new log begins with, or a repaired one.
+// keepState makes a checkpoint of what a new log begins with, or a repaired one; else if the
+// disk has no space for the reserve, before entries take what is left.
 func (r *recovering) keepState(now time.Time) error {
 	w := r.wal
 	if !w.repairs && (r.newest != nil || w.applied.Load() == 0) {
+		w.keepReserve(now)
+		for isDiskFull(w.reserveErr) && w.checkpointStep(now) {
+		}
 		return nil
 	}
 	w.wantCheckpoint()

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -150,14 +151,14 @@ func (d *disk) checkpoint() {
 	require.False(d, d.wal.wanted, "the checkpoint was made")
 }
 
-// files returns the names of all files of the log, without the zeros and the mark.
+// files returns the names of all files of the log, without the zeros, the mark and the reserve.
 func (d *disk) files() string {
 	d.Helper()
 	names, err := d.cfg.FS.List()
 	require.NoError(d, err)
 	var short []string
 	for _, name := range names {
-		if !strings.HasSuffix(name, ".lock") && name != markName {
+		if !strings.HasSuffix(name, ".lock") && name != markName && name != reserveName {
 			short = append(short, strings.TrimLeft(name, "0"))
 		}
 	}
@@ -183,6 +184,8 @@ type faultyFS struct {
 	FS
 	fail func(call, name string) error
 	room int // larger writes fail; 0: none
+
+	space int64 // of all files; 0: not bounded
 }
 
 func (f *faultyFS) Create(name string) (FileWriter, error) {
@@ -203,6 +206,20 @@ func (f *faultyFS) SyncDir() error {
 	return f.FS.SyncDir()
 }
 
+// used returns how much of the space all files take.
+func (f *faultyFS) used() (bytes int64, err error) {
+	names, err := f.List()
+	for _, name := range names {
+		file, openErr := f.Open(name)
+		if openErr != nil {
+			return 0, openErr
+		}
+		size, sizeErr := file.Size()
+		bytes, err = bytes+size, cmp.Or(err, sizeErr, file.Close())
+	}
+	return bytes, err
+}
+
 type faultyFile struct {
 	FileWriter
 	fs   *faultyFS
@@ -216,6 +233,16 @@ func (f *faultyFile) Write(p []byte) (int, error) {
 	}
 	if room := f.fs.room; room > 0 && len(p) > room {
 		return 0, syscall.ENOSPC
+	}
+	if space := f.fs.space; space > 0 {
+		used, err := f.fs.used()
+		if err != nil {
+			return 0, err
+		}
+		if left := max(space-used, 0); left < int64(len(p)) {
+			n, _ := f.FileWriter.Write(p[:left])
+			return n, syscall.ENOSPC
+		}
 	}
 	return f.FileWriter.Write(p)
 }

@@ -29,6 +29,7 @@ func (w *WAL) syncStep(now time.Time) {
 	}
 	w.unlock()
 	w.markStep()
+	w.keepReserve(now)
 }
 
 // probeLocked tries to write after a failed write: as much as failed, since a full disk may

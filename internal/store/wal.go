@@ -64,6 +64,7 @@ type WAL struct {
 	damages   int        // number of failed syncs
 	fault     error      // why the last write failed
 	failed    int        // bytes of the largest write that failed since one succeeded
+	full      error      // the disk is full, and a checkpoint has the reserve; nil: else
 	buffer    []byte     // of the batch
 	newest    uint64     // the number of the newest file
 	baseBytes int64      // of the newest checkpoint
@@ -83,7 +84,10 @@ type WAL struct {
 	checkpoint    *checkpoint   // under way, or nil
 	retryAt       time.Time     // after a failure: no checkpoint begins before; else zero
 	retryIn       time.Duration // how long before retryAt it failed; else 0
-	checkpointErr error         // why the last failed one did
+	checkpointErr error         // why the last one failed; nil: it did not
+	reserve       *segment      // nil: there is none
+	reserveErr    error         // why it could not grow; nil: it could
+	reserveAt     time.Time     // it does not grow before
 
 	// Owned by syncStep:
 	marked   mark  // that the file has; zero: unknown
@@ -215,6 +219,10 @@ func (w *WAL) abandon() {
 		w.checkpoint.stop()
 		w.closeFile(w.checkpoint.file)
 		w.checkpoint = nil
+	}
+	if w.reserve != nil {
+		w.closeFile(w.reserve)
+		w.reserve = nil
 	}
 	w.writing.Lock()
 	defer w.unlock()
