@@ -141,8 +141,26 @@ func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int,
 	if err := w.readyLocked(uint64(len(results))); err != nil {
 		return 0, err
 	}
-	s, from, b, newest := w.current, w.current.size, w.noticesLocked(uint64(len(results))), w.written
-	syncs, full := w.cfg.Sync == SyncAlways, w.isFullLocked()
+	s, from := w.current, w.current.size
+	b, newest, deletes := w.encodeLocked(batch, results)
+	if err = w.appendLocked(b); err != nil {
+		return 0, err
+	}
+	w.written = newest
+	if deletes || w.cfg.Sync == SyncAlways {
+		err = w.syncOrCutLocked(s, from)
+	}
+	if err == nil {
+		w.accepted = newest
+	}
+	return len(b), err
+}
+
+// encodeLocked returns the records of a batch, which are in the buffer that the next batch
+// uses, and the number of the newest entry.
+func (w *WAL) encodeLocked(batch []appended, results []broker.Result) (b []byte, newest uint64, deletes bool) {
+	b, newest = w.noticesLocked(uint64(len(results))), w.written
+	full := w.isFullLocked()
 	for _, a := range batch {
 		for i := range a.entries {
 			e, whole := &a.entries[i], len(b)
@@ -154,28 +172,21 @@ func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int,
 				signal(w.grown)
 				continue
 			}
-			if b, err = appendEntry(b, e, w.last, s.key); err != nil {
+			var err error
+			if b, err = appendEntry(b, e, w.last, w.current.key); err != nil {
 				results[i].Err = wire.NewProblem(wire.CodeMessageTooLarge, "publish a smaller message", "the message is too large for the log")
 				b = b[:whole]
 				continue
 			}
 			newest = w.last
-			syncs = syncs || e.Op == broker.OpDelete
+			deletes = deletes || e.Op == broker.OpDelete
 		}
 		results = results[len(a.entries):]
 	}
-	w.keepLocked(b)
-	if err = w.appendLocked(b); err != nil {
-		return 0, err
+	if w.buffer = b[:0]; cap(b) > maxBuffer {
+		w.buffer = nil
 	}
-	w.written = newest
-	if syncs {
-		err = w.syncOrCutLocked(s, from)
-	}
-	if err == nil {
-		w.accepted = newest
-	}
-	return len(b), err
+	return b, newest, deletes
 }
 
 // syncOrCutLocked syncs a batch, or cuts it back to a size.
@@ -209,13 +220,6 @@ func (w *WAL) cutLocked(s *segment, size int64, err error) error {
 
 // maxBuffer bounds the buffer that is kept between batches.
 const maxBuffer = 4 << 20
-
-// keepLocked keeps the memory of a batch for the next one, once b is written.
-func (w *WAL) keepLocked(b []byte) {
-	if w.buffer = b[:0]; cap(b) > maxBuffer {
-		w.buffer = nil
-	}
-}
 
 // readyLocked makes sure that a batch of n entries can be written: there is a segment, and
 // the lease has as many numbers.

@@ -169,16 +169,24 @@ func TestEntriesThatWaitAreBounded(t *testing.T) {
 	require.Equal(t, 11, done)
 }
 
-// A message that no record can hold is refused. Others of the same batch are not.
+// A message that no record can hold is refused. Others of the same batch are not, wherever it is
+// in the batch.
 func TestAMessageThatIsTooLargeIsRefused(t *testing.T) {
 	d := newDisk(t)
 	d.mustStart()
-	r := d.do(entryOf(broker.OpPublish, "a", "1"), entryOf(broker.OpPublish, "a", strings.Repeat("1", maxBody)), entryOf(broker.OpPublish, "a", "3"))
-	require.NoError(t, r[0].Err)
-	require.ErrorIs(t, r[1].Err, &wire.Problem{Code: wire.CodeMessageTooLarge})
-	require.NoError(t, r[2].Err)
-	d.wantTopic("a", "1 3")
+	for large, want := range []string{"2 3", "2 3 4 6", "2 3 4 6 7 8"} {
+		batch := []broker.Entry{entryOf(broker.OpPublish, "a", "1"), entryOf(broker.OpPublish, "a", "1"), entryOf(broker.OpPublish, "a", "1")}
+		batch[large] = entryOf(broker.OpPublish, "a", strings.Repeat("1", maxBody))
+		for i, r := range d.do(batch...) {
+			if i == large {
+				require.ErrorIs(t, r.Err, &wire.Problem{Code: wire.CodeMessageTooLarge})
+			} else {
+				require.NoError(t, r.Err)
+			}
+		}
+		d.wantTopic("a", want)
+	}
 	d.kill()
 	d.mustStart()
-	d.wantTopic("a", "1 3")
+	d.wantTopic("a", "2 3 4 6 7 8")
 }
