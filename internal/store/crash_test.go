@@ -235,6 +235,10 @@ func newWorld(seed uint64) *world {
 	w.fs.say, w.fs.beside = w.say, w.meanwhile
 	if rng.IntN(6) == 0 {
 		w.fs.space = 32<<10 + rng.IntN(96<<10)
+		if rng.IntN(2) == 0 {
+			w.cfg.checkpointBytes, cfg.HistoryMessages = 1<<20, 3 // only a full disk makes one due
+			w.config = cfg.WithDefaults()
+		}
 	}
 	w.cfg.Sync = w.anyMode()
 	return w
@@ -383,6 +387,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		"a checkpoint needs a segment that was removed": func(w *world) { w.fs.bugs.removesSoon = true },
 		"a lease is used before it is synced":           func(w *world) { w.fs.bugs.unsynced = kindLease },
 		"a log ends before its mark":                    func(w *world) { w.fs.bugs.hidesMark = true },
+		"a full disk stays full":                        func(w *world) { w.fs.bugs.noSpace = w.isFullCheckpoint },
 	} {
 		t.Run(bug, func(t *testing.T) {
 			t.Parallel()
@@ -395,6 +400,11 @@ func TestPlantedBugsAreFound(t *testing.T) {
 			require.Fail(t, "no seed finds it")
 		})
 	}
+}
+
+// isFullCheckpoint reports whether a new file is a checkpoint that a full disk needs.
+func (w *world) isFullCheckpoint(name string) bool {
+	return strings.HasSuffix(name, checkpointSuffix+unfinishedSuffix) && w.process != nil && w.process.wal.full != nil
 }
 
 // simulate runs the world of a seed. It returns the broken promise, or nil.
@@ -971,6 +981,8 @@ func (w *world) pass() {
 // upset has a fault happen soon, or ends all faults.
 func (w *world) upset() {
 	switch {
+	case w.fs.space > 0 && w.rng.IntN(2) == 0:
+		w.wantService()
 	case !w.faulty:
 	case w.rng.IntN(3) == 0:
 		w.wantService()
@@ -990,9 +1002,10 @@ func (w *world) armOne() {
 	w.fs.arm(f, 1+w.rng.IntN(5))
 }
 
-// wantService ends all faults, and wants the daemon to accept messages again.
+// wantService ends all faults, and wants the daemon to accept messages again, also on a small disk.
 func (w *world) wantService() {
 	w.say("the file system is well")
+	space := w.fs.space
 	w.fs.heal()
 	defer func(was bool) { w.faulty = was }(w.faulty)
 	w.faulty = false
@@ -1012,6 +1025,40 @@ func (w *world) wantService() {
 	if t := a.tries[len(a.tries)-1]; !t.answered || t.err != nil {
 		broken("the file system is well, but a publish fails: answered %v, %v", t.answered, t.err)
 	}
+	w.fill(space)
+}
+
+// fill publishes more than a small disk has, with histories that it can hold. Checkpoints free it
+// each time, because the reserve has space for them.
+func (w *world) fill(space int) {
+	w.sync() // the reserve follows the histories
+	for n := 0; n < space && int64(space) > 4*w.process.broker.LiveBytes()+8<<10; {
+		if w.fs.space = space; w.fs.isFull(0) {
+			w.fs.space = 0 // it was filled while it was larger
+			return
+		}
+		a := w.newAttempt()
+		n += len(a.message.Data)
+		for tries := 0; ; tries++ {
+			w.try(a)
+			w.settle()
+			t := a.tries[len(a.tries)-1]
+			if t.answered && t.err == nil {
+				break
+			}
+			w.fs.injected["a small disk is full"]++
+			if tries == 2 {
+				broken("a full disk stays full: %v; %d bytes of histories, files %s", t.err, w.process.broker.LiveBytes(), w.fs.listing())
+			}
+			time.Sleep(mostRetry)
+			w.checkpoint(1000)
+			w.sync()
+		}
+		time.Sleep(w.config.IdempotencyWindow / 30)
+		w.sweep()
+		w.sync()
+	}
+	w.fs.space = 0
 }
 
 func (w *world) newClient() *client {

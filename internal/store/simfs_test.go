@@ -60,6 +60,8 @@ type fsBugs struct {
 	removesSoon bool // segments are removed for good before the name of the checkpoint is durable
 	unsynced    kind // the sync after a record of this kind is left out
 	hidesMark   bool // the mark is not read
+
+	noSpace func(name string) bool // a file cannot be created; nil: each can
 }
 
 // A simFile is the content of a file, whatever its names.
@@ -324,7 +326,7 @@ func (s *simFS) Create(name string) (FileWriter, error) {
 	if err := s.enter(faultCreate, name); !isNote && err != nil {
 		return nil, err
 	}
-	if !isNote && s.isFull(0) && s.rng.IntN(2) == 0 {
+	if s.bugs.noSpace != nil && s.bugs.noSpace(name) || !isNote && s.isFull(0) && s.rng.IntN(2) == 0 {
 		s.injected["create: ENOSPC"]++
 		return nil, &fs.PathError{Op: "create", Path: name, Err: syscall.ENOSPC}
 	}
