@@ -184,19 +184,14 @@ const refreshEvery = time.Second
 func (a *Authority) Run(ctx context.Context, revoked func()) {
 	var fetching sync.WaitGroup
 	defer fetching.Wait()
-	if a.jwks != nil {
-		fetching.Go(func() { a.jwks.run(ctx) })
-	}
+	fetching.Go(func() { a.jwks.run(ctx) })
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
 	refreshed := make(chan bool, 1)
 	for refreshing := false; ; {
 		select {
 		case now := <-tick.C:
-			a.expire(now)
-			if a.distrust.Swap(false) {
-				revoked()
-			}
+			a.expire(now, revoked)
 			if !refreshing {
 				refreshing = true
 				go func() { refreshed <- a.Refresh(now) }()
@@ -207,11 +202,12 @@ func (a *Authority) Run(ctx context.Context, revoked func()) {
 				revoked()
 			}
 		case <-ctx.Done():
-			if refreshing {
-				select {
-				case <-refreshed:
-				case <-time.After(refreshEvery):
-				}
+			if !refreshing {
+				return
+			}
+			select {
+			case <-refreshed:
+			case <-time.After(refreshEvery):
 			}
 			return
 		}
@@ -243,11 +239,15 @@ func (a *Authority) Revoked(g *Grant) bool {
 	return a.revocations.Revoked(g) || !a.trust.Load().prints[g.Key]
 }
 
-// expire drops keys of the JWKS that are too old. It does not wait for files.
-func (a *Authority) expire(now time.Time) {
+// expire drops keys of the JWKS that are too old, and calls revoked if a key was removed. It does
+// not wait for files.
+func (a *Authority) expire(now time.Time, revoked func()) {
 	if a.jwks != nil && a.jwks.expire(now) {
 		a.rebuild()
 		a.log.Error("the keys of auth.jwks are refused: they were last fetched too long ago", zap.Duration("age", a.jwks.age(now)))
+	}
+	if a.distrust.Swap(false) {
+		revoked()
 	}
 }
 

@@ -69,9 +69,9 @@ func sameHost(to *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// run fetches the keys until ctx ends.
+// run fetches the keys until ctx ends. A nil *jwks has none.
 func (j *jwks) run(ctx context.Context) {
-	for ctx.Err() == nil {
+	for j != nil && ctx.Err() == nil {
 		wait := jwksRefresh
 		if !j.fetch(ctx) {
 			wait = jwksRetry

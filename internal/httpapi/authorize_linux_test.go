@@ -35,6 +35,7 @@ func (d *doorman) Authorize(ctx context.Context, s hook.Subscribing) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	s.Principal.Address = nil // no test knows it
 	d.asked <- s
 	if d.let != nil {
 		<-d.let
