@@ -1016,6 +1016,7 @@ func (w *world) wantService() {
 		for w.checkpoint(1) {
 		}
 	}
+	w.settle() // what others have published meanwhile
 	a := w.newAttempt()
 	w.try(a)
 	w.settle()
