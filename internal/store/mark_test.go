@@ -32,7 +32,7 @@ func TestALogThatEndsEarlyIsRefused(t *testing.T) {
 			for _, damage := range []string{"removed", "empty", "cut", "cut within an entry", "an older copy"} {
 				t.Run(fmt.Sprint(mode, ", ", ending, ", ", damage), func(t *testing.T) {
 					d := newDisk(t)
-					d.cfg.Sync, d.cfg.leaseNumbers = mode, 100
+					d.cfg.Sync = mode
 					d.mustStart()
 					d.publish("a", "0")
 					require.NoError(t, d.wal.close(time.Now()))

@@ -53,7 +53,8 @@ func (r *recovering) checkHeaderless() error {
 		}
 		r.CutFile, r.Cut = cmp.Or(r.CutFile, s.name), r.Cut+s.size
 		r.closed = r.closed && s.size == 0 // a daemon that began it wrote after the clean end
-		r.lease = max(r.lease, found.lease)
+		// Its header may have had a lease that no other file has.
+		r.lease = max(r.lease, found.lease, s.number+r.wal.cfg.leaseNumbers)
 		if found.length > 0 || r.SameBoot && !s.bad.partial {
 			if err := r.refuse(s.bad); err != nil {
 				return err
