@@ -6,6 +6,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -46,11 +47,17 @@ type world struct {
 	state  []broker.Entry // of a state file, which the first daemon reads
 	boot   int            // number of the kernel's run
 	ended  bool           // the last process has ended in order
+	closed bool           // so had the one before it
 	silent bool           // a planted bug: a loss is not announced
+	hasty  bool           // a planted bug: a checkpoint does not wait for a batch that is applied
 	faulty bool           // calls of the file system fail now and then
 	saved  []*message     // were fragile when the checkpoint began
 	due    extent         // durable at the last sync of this process: the next one puts it into the mark
 	marked extent         // the mark reaches at least as far
+	losses int            // so many short lives end one after the other with a loss of power
+	short  bool           // this life is one of them
+	hurt   *damage        // of the newest segment; nil: none, or a start has accepted it
+	begins func()         // begins a checkpoint while a batch is applied, once; nil: none
 
 	metrics *metrics.Metrics
 	process *process
@@ -59,6 +66,13 @@ type world struct {
 
 	report     report
 	transcript []line
+}
+
+// A damage is what a loss of power should not do to a file.
+type damage struct {
+	kind, name string
+	whole      *simFile // as it should be
+	prev       uint64   // the last entry before the file
 }
 
 // An extent is the newest segment and its size. Zero: unknown.
@@ -210,9 +224,13 @@ func newWorld(seed uint64) *world {
 		HistoryAge:        time.Duration(2+rng.IntN(60)) * time.Second,
 		IdempotencyWindow: time.Duration(2+rng.IntN(20)) * time.Second,
 	}
+	losses := 0
+	if rng.IntN(12) == 0 {
+		losses, cfg.HistoryMessages, cfg.HistoryAge = 40, 1000, time.Hour
+	}
 	w := &world{
 		promises: newPromises(cfg), seed: seed, rng: rng, fs: newSimFS(rng), began: time.Now(), metrics: metrics.New("test"),
-		report: newReport(),
+		report: newReport(), losses: losses,
 	}
 	w.faulty = rng.IntN(2) == 0
 	numbers := rand.New(rand.NewPCG(seed, 18))
@@ -388,6 +406,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		"a lease is used before it is synced":           func(w *world) { w.fs.bugs.unsynced = kindLease },
 		"a log ends before its mark":                    func(w *world) { w.fs.bugs.hidesMark = true },
 		"a full disk stays full":                        func(w *world) { w.fs.bugs.noSpace = w.isFullCheckpoint },
+		"a checkpoint does not wait for a batch":        func(w *world) { w.hasty = true },
 	} {
 		t.Run(bug, func(t *testing.T) {
 			t.Parallel()
@@ -434,7 +453,7 @@ func simulate(t *testing.T, seed uint64, tune func(*world)) (w *world, failure e
 const (
 	fewestCrashes    = 3
 	fewestOperations = 200
-	manyLives        = 100 // more mean that the daemon does not serve again
+	manyLives        = 100 // more, but for the losses in a row, mean that the daemon does not serve again
 )
 
 func (w *world) run() {
@@ -444,7 +463,10 @@ func (w *world) run() {
 	if w.rng.IntN(6) == 0 {
 		w.importState()
 	}
-	for crashes := 0; crashes < fewestCrashes || w.report.operations < fewestOperations; crashes++ {
+	for crashes := 0; crashes < fewestCrashes+w.losses || w.report.operations < fewestOperations; crashes++ {
+		if w.short = crashes > 0 && crashes <= w.losses; w.short && crashes == w.losses {
+			w.fs.injected["many losses in a row"]++
+		}
 		if w.start() {
 			w.live()
 		}
@@ -476,11 +498,11 @@ func (w *world) guard(do func()) (isKilled bool) {
 // file system failed: then it does not serve.
 func (w *world) start() bool {
 	w.life++
-	if w.report.lives++; w.report.lives > manyLives {
-		broken("after %d lives there were only %d operations", manyLives, w.report.operations)
+	if w.report.lives++; w.report.lives > manyLives+w.losses {
+		broken("after %d lives there were only %d operations", w.report.lives, w.report.operations)
 	}
 	w.fs.boot()
-	w.due, w.ended = extent{}, false
+	w.due, w.closed, w.ended = extent{}, w.ended, false
 	if w.cfg.BootID == "" {
 		w.outages++ // the daemon before did not know the kernel's run
 	}
@@ -504,6 +526,9 @@ func (w *world) start() bool {
 	w.say("process starts: boot id %q, sync %s, files %s", w.cfg.BootID, w.cfg.Sync, w.fs.listing())
 	before := w.fs.failures()
 	p, found, err := w.launch()
+	if w.hurt != nil && w.endDamage(p != nil, err != nil && w.fs.failures() == before) {
+		return false
+	}
 	switch {
 	case p == nil && err == nil:
 		return false // killed
@@ -547,6 +572,9 @@ func (w *world) launch() (p *process, found Recovery, err error) {
 			if w.silent && e.Op == broker.OpEpoch && e.State.Lost > 0 {
 				return nil
 			}
+			if w.begins != nil {
+				w.begins()
+			}
 			_, err := p.broker.Apply(e)
 			return err
 		}, time.Now())
@@ -571,6 +599,9 @@ func (w *world) startAgain() {
 // live has clients and publishers use the daemon until it crashes.
 func (w *world) live() {
 	length := 20 + w.rng.IntN(120)
+	if w.short {
+		length = 1 + w.rng.IntN(6)
+	}
 	if w.fs.untilCrash == 0 && w.rng.IntN(2) == 0 {
 		w.fs.untilCrash = 1 + w.rng.IntN(200)
 	}
@@ -592,7 +623,7 @@ func (w *world) crash() {
 	w.process.end()
 	w.process = nil
 	w.collect()
-	if w.rng.IntN(2) == 0 {
+	if w.short || w.rng.IntN(2) == 0 {
 		w.boot++
 		w.say("power is lost")
 		w.outages++
@@ -600,6 +631,9 @@ func (w *world) crash() {
 		w.fs.losePower()
 		if !w.ended {
 			w.marked = extent{} // the name of the mark may not be durable
+		}
+		if w.rng.IntN(4) == 0 {
+			w.hurt = w.beginDamage()
 		}
 	} else {
 		w.say("the process has ended")
@@ -621,6 +655,57 @@ func (w *world) crash() {
 		w.fs.heal()
 	}
 	time.Sleep(time.Duration(1+w.rng.IntN(2000)) * time.Millisecond)
+}
+
+// beginDamage damages the newest segment as a disk does that breaks its word: one bit of its
+// header flips, or that is zeros; or if the mark names the segment, it is missing.
+func (w *world) beginDamage() *damage {
+	name := w.fs.newestSegment()
+	number, _ := numberOf(name, segmentSuffix)
+	disk := newSimFS(w.rng) // without faults
+	disk.names = w.fs.names
+	l, _, err := openFile(disk, name, segmentMagic, number)
+	if err != nil {
+		return nil // there is none
+	}
+	d := &damage{"the newest segment has no header", name, w.fs.names[name], l.prev}
+	r := &recovering{wal: &WAL{fs: disk}}
+	if m, _, err := r.readMark(); err == nil && m.segment == number && w.rng.IntN(2) == 0 {
+		d.kind = "the newest segment is gone"
+		w.fs.removeNewest()
+	} else {
+		content := bytes.Clone(d.whole.cache)
+		if w.rng.IntN(2) == 0 {
+			content[w.rng.IntN(int(l.at))] ^= 1 << w.rng.IntN(8)
+		} else {
+			clear(content[:l.at])
+		}
+		w.fs.names[name] = &simFile{cache: content, disk: bytes.Clone(content)}
+		w.fs.disk[name] = w.fs.names[name]
+	}
+	if w.closed {
+		d.kind += ", after a clean end"
+	}
+	w.say("%s: %s, whose entries follow %d", d.kind, name, d.prev)
+	return d
+}
+
+// endDamage reports whether a start was refused because of the damage. Else what the segment had
+// may be lost, and is announced. Unless the daemon serves, the segment is put back.
+func (w *world) endDamage(serves, refused bool) bool {
+	d := w.hurt
+	w.hurt = nil
+	if refused {
+		w.fs.injected[d.kind+": refused"]++
+	} else {
+		w.fs.injected[d.kind+": announced"]++
+		w.promises.loseAfter(d.prev)
+	}
+	if !serves {
+		w.say("%s is put back", d.name)
+		w.fs.names[d.name], w.fs.disk[d.name] = d.whole, d.whole
+	}
+	return refused
 }
 
 // tamper removes the newest segment, or puts an older copy of it in its place, which is shorter:
@@ -743,9 +828,44 @@ func (w *world) operate() {
 	}
 }
 
+// step writes a batch. A checkpoint that is due may begin while it is applied.
+func (w *world) step() (more bool) {
+	l, done := w.process.wal, make(chan any, 1)
+	if w.fs.beside == nil || w.rng.IntN(4) > 0 || l.checkpoint != nil || !l.isCheckpointDue() {
+		return l.step(time.Now()) // also while the other goroutine syncs
+	}
+	begun := false
+	w.begins = func() {
+		w.begins, begun, w.saved = nil, true, w.fragile()
+		begin := func() {
+			defer func() { done <- recover() }()
+			w.say("    meanwhile a checkpoint begins")
+			l.checkpointStep(time.Now())
+		}
+		if w.hasty {
+			l.applying.Unlock()
+			begin()
+			l.applying.Lock()
+			return
+		}
+		go begin()
+		for range 100 {
+			runtime.Gosched() // it runs until it waits
+		}
+	}
+	defer func() { w.begins = nil }()
+	if more = l.step(time.Now()); begun {
+		if why := <-done; why != nil {
+			panic(why)
+		}
+		w.fs.injected["a checkpoint begins while a batch is applied"]++
+	}
+	return more
+}
+
 // settle has the log write what waits.
 func (w *world) settle() {
-	for n := 0; w.process.wal.step(time.Now()); n++ {
+	for n := 0; w.step(); n++ {
 		w.collect()
 		if n > 1000 {
 			broken("the log has more to write after 1000 steps")
@@ -1043,6 +1163,9 @@ func (w *world) fill(space int) {
 		for tries := 0; ; tries++ {
 			w.try(a)
 			w.settle()
+			if w.process.wal.checkpoint != nil {
+				w.checkpoint(1000) // it has begun meanwhile, and goes on at once
+			}
 			t := a.tries[len(a.tries)-1]
 			if t.answered && t.err == nil {
 				break
