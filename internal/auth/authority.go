@@ -258,8 +258,8 @@ func (a *Authority) Refresh(now time.Time) (revoked bool) {
 	if a.refreshFiles(now) {
 		a.rebuild()
 	}
-	removed := a.distrust.Swap(false)
-	return a.refreshAPIKeys(now) || removed
+	changed := a.refreshAPIKeys(now)
+	return a.distrust.Swap(false) || changed // last: while a file hangs, Run asks for it
 }
 
 func (a *Authority) refreshAPIKeys(now time.Time) (changed bool) {

@@ -376,7 +376,27 @@ func TestAFileOfKeysThatHangsKeepsNoStaleKeys(t *testing.T) {
 	<-ended
 }
 
-// Nor does it hold up the end of the daemon.
+// A key is removed, and then the file of API keys hangs. The sessions of the removed key end
+// meanwhile.
+func TestAFileOfAPIKeysThatHangsKeepsNoSessions(t *testing.T) {
+	path, apiKeys := file(t, publicPEM(edKey())), file(t, "")
+	a := newAuthority(t, func(c *Config) { c.Keys, c.APIKeys = []string{path}, apiKeys })
+	g := wantAccepted(t, a, token(good()))
+	require.NoError(t, os.WriteFile(path, []byte(publicPEM(otherEd())), 0o600))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, revoked := make(chan struct{}), make(chan struct{}, 1)
+	hung := hang(t, apiKeys, func() {
+		defer close(ended)
+		a.Run(ctx, func() { revoked <- struct{}{} })
+	})
+	<-revoked
+	require.True(t, a.Revoked(g))
+	cancel()
+	require.NoError(t, hung.Close())
+	<-ended
+}
+
+// Nor does a file of keys that hangs hold up the end of the daemon.
 func TestAFileOfKeysThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
 	path := file(t, publicPEM(edKey()))
 	a := newAuthority(t, func(c *Config) { c.Keys = []string{path} })
