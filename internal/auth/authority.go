@@ -102,8 +102,8 @@ type Authority struct {
 
 	trust     atomic.Pointer[trust] // in force; see rebuild
 	distrust  atomic.Bool           // a key is not trusted any more, and Refresh has not said so
-	tokens    cache
-	certified cache // of certificates
+	tokens    cache[*Grant]
+	certified cache[*Grant] // of certificates
 
 	reading sync.Mutex // held by Refresh, also while a file system hangs; guards the files but for their keys
 	files   []*keyFile // immutable
@@ -115,9 +115,9 @@ type Authority struct {
 // A trust is what verifies tokens and certificates until the next rebuild. But for refused, it
 // is immutable.
 type trust struct {
-	keys    []key           // of tokens
-	current map[digest]bool // by key.whole
-	refused refusals        // tokens that the keys did not verify
+	keys    []key              // of tokens
+	current map[digest]bool    // by key.whole
+	refused cache[pastRefusal] // tokens that the keys did not verify
 
 	// prints identify the keys and the authorities of certificates. Stale keys of the JWKS are
 	// among them: they verify no token, but sessions go on.
@@ -140,8 +140,8 @@ func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Authority, error) {
 		hits:              m.TokenCacheHits,
 		refused:           m.CredentialsRefused,
 		failures:          m.KeyReadsFailed.WithLabelValues("file"),
-		tokens:            cache{most: tokensBytes},
-		certified:         cache{most: certificatesBytes},
+		tokens:            cache[*Grant]{most: tokensBytes},
+		certified:         cache[*Grant]{most: certificatesBytes},
 		files:             files,
 	}
 	if cfg.Anonymous != "" {
@@ -302,7 +302,7 @@ func (a *Authority) refreshFiles(now time.Time) (changed bool) {
 func (a *Authority) rebuild() {
 	a.rebuilding.Lock()
 	defer a.rebuilding.Unlock()
-	is := &trust{prints: make(map[digest]bool), current: make(map[digest]bool)}
+	is := &trust{prints: make(map[digest]bool), current: make(map[digest]bool), refused: cache[pastRefusal]{most: refusalsBytes}}
 	add := func(keys []key, stale bool) {
 		for _, k := range keys {
 			is.prints[k.print] = true
@@ -354,17 +354,12 @@ var ErrUnverified = errors.New("the signature of the token must be checked")
 // invalid_request for two credentials, or overloaded while keys are fetched.
 func (a *Authority) Identify(c Credentials, verify bool) (*Grant, error) {
 	g, err := a.judge(c, verify)
-	if err == nil || errors.Is(err, ErrUnverified) {
+	refused, ok := errors.AsType[*refusal](err)
+	if !ok {
 		return g, err
 	}
-	return nil, a.refuse(err)
-}
-
-// refuse counts a refusal, and returns its problem.
-func (a *Authority) refuse(err error) error {
-	refused, _ := errors.AsType[*refusal](err)
 	a.refused.WithLabelValues(string(refused.reason)).Inc()
-	return refused.Problem
+	return nil, refused.Problem
 }
 
 // judge is Identify. The error is a *refusal or ErrUnverified.
@@ -423,12 +418,12 @@ func secretOf(c Credentials) (string, error) {
 // byToken returns the grant of a token.
 func (a *Authority) byToken(token string, now time.Time, verify bool) (*Grant, error) {
 	d, trust := digestOf(token), a.trust.Load()
-	if g := a.tokens.get(&d); g != nil && trust.current[g.by] { // Fast path: verified before
+	if g, ok := a.tokens.get(&d); ok && trust.current[g.by] { // Fast path: verified before
 		a.hits.Inc()
 		return g, checkExpiry(g, now)
 	}
-	if refused := trust.refused.get(&d, now); refused != nil {
-		return nil, a.orLater(refused, now)
+	if was, ok := trust.refused.get(&d); ok && now.Sub(was.at) < refusedFor {
+		return nil, a.orLater(was.refusal, now)
 	}
 	if !verify {
 		if _, err := partsOf(token); err != nil { // no signature to wait for
@@ -438,13 +433,13 @@ func (a *Authority) byToken(token string, now time.Time, verify bool) (*Grant, e
 	}
 	g, err := a.verifier.verify(token, trust.keys, now)
 	if err != nil {
-		if refused, _ := errors.AsType[*refusal](err); refused.reason != notYetValid {
-			trust.refused.put(&d, refused, now)
+		if why, _ := errors.AsType[*refusal](err); why.reason != notYetValid {
+			trust.refused.put(&d, pastRefusal{why, now}, refusalBytes)
 		}
 		return nil, a.orLater(err, now)
 	}
 	a.verified.Inc()
-	a.tokens.put(&d, g)
+	a.tokens.put(&d, g, g.size())
 	return g, nil
 }
 

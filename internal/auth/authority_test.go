@@ -98,14 +98,16 @@ func TestARememberedTokenAllocatesNothing(t *testing.T) {
 
 // What is remembered is bounded, and what is in use stays.
 func TestTheCacheIsBounded(t *testing.T) {
-	c := cache{most: 1 << 20}
+	c := cache[*Grant]{most: 1 << 20}
 	put := func(secret string, bytes int) {
 		d := digestOf(secret)
-		c.put(&d, &Grant{Subject: secret, Claims: make([]byte, bytes)})
+		g := &Grant{Subject: secret, Claims: make([]byte, bytes)}
+		c.put(&d, g, g.size())
 	}
 	get := func(secret string) *Grant {
 		d := digestOf(secret)
-		return c.get(&d)
+		g, _ := c.get(&d)
+		return g
 	}
 	put("used", 100)
 	const each = 8<<10 + cachedOverhead
@@ -121,7 +123,7 @@ func TestTheCacheIsBounded(t *testing.T) {
 	put("used", 100)
 	require.LessOrEqual(t, c.bytes, c.most)
 	sum := 0
-	for _, generation := range []map[digest]cached{c.young, c.old} {
+	for _, generation := range []map[digest]cached[*Grant]{c.young, c.old} {
 		for _, entry := range generation {
 			sum += entry.bytes
 		}
@@ -140,7 +142,7 @@ func TestTheCacheCountsItsMemory(t *testing.T) {
 		"many rules": `[` + strings.Repeat(`{"topics":["a"],"allow":["subscribe"]},`, 63) + `{"topics":["a"],"allow":["publish","publish","publish"]}]`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := cache{most: 1 << 30}
+			c := cache[*Grant]{most: 1 << 30}
 			const tokens = 500
 			taken := func() uint64 {
 				var m runtime.MemStats
@@ -153,7 +155,8 @@ func TestTheCacheCountsItsMemory(t *testing.T) {
 				d := digestOf(fmt.Sprint(i))
 				rights, err := ParseRights([]byte(claim), fmt.Sprint("user", i))
 				require.NoError(t, err)
-				c.put(&d, &Grant{Subject: fmt.Sprint("user", i), Rights: rights})
+				g := &Grant{Subject: fmt.Sprint("user", i), Rights: rights}
+				c.put(&d, g, g.size())
 			}
 			grew := taken() - before
 			_, bytes := c.held()
@@ -177,7 +180,7 @@ func BenchmarkIdentify(b *testing.B) {
 		b.Run(string(by.algorithm)+"/miss", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				a.tokens = cache{most: tokensBytes}
+				a.tokens = cache[*Grant]{most: tokensBytes}
 				_, _ = a.Identify(c, true)
 			}
 		})

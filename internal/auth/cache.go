@@ -16,30 +16,42 @@ func digestOf(secret string) digest {
 	return sha256.Sum256(unsafe.Slice(unsafe.StringData(secret), len(secret)))
 }
 
-// A cache remembers the grants of verified credentials. All methods may be called
-// concurrently.
+// A cache remembers what the check of credentials found. All methods may be called concurrently.
 //
 // It has two generations. When the young one is full, it becomes the old one, and the old one
-// is dropped. A hit in the old one moves the grant to the young one. So what is in use stays,
+// is dropped. A hit in the old one moves the value to the young one. So what is in use stays,
 // and nothing has to be searched to drop the rest.
-type cache struct {
+type cache[V any] struct {
 	most int // bytes of a generation; immutable
 
 	mu              sync.Mutex // guards the fields below
-	young, old      map[digest]cached
+	young, old      map[digest]cached[V]
 	bytes, oldBytes int // of the generations
 }
 
-type cached struct {
-	grant *Grant
+type cached[V any] struct {
+	value V
 	bytes int
 }
 
-// Bounds of the caches. They do not count against memory.budget: together they take at most 34
-// MiB, which operators see in a metric.
+// A pastRefusal is why a token was refused, and when. A client that repeats a token causes no second
+// check of its signature.
+type pastRefusal struct {
+	*refusal
+	at time.Time
+}
+
+// refusedFor is how long a refusal holds, because its text may tell the time.
+const refusedFor = 10 * time.Second
+
+// Bounds of the caches. They do not count against memory.budget: those of grants together take at
+// most 34 MiB, which operators see in a metric.
 const (
 	tokensBytes       = 16 << 20 // of each generation: about 20,000 usual tokens
 	certificatesBytes = 1 << 20  // of each generation
+	refusalsBytes     = 1 << 20  // of each generation
+
+	refusalBytes = 256 // of an entry in the maps and of its problem
 
 	cachedOverhead = 480 // of an entry in the maps and of its grant
 	entryOverhead  = 64  // of an entry of rights
@@ -61,33 +73,31 @@ func (g *Grant) size() int {
 	return n
 }
 
-// get returns a remembered grant, or nil. The caller checks that what verified it is still
-// trusted.
-func (c *cache) get(d *digest) *Grant {
+// get returns what is remembered. The caller checks that what verified it is still trusted.
+func (c *cache[V]) get(d *digest) (v V, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if found, ok := c.young[*d]; ok { // Fast path: does not allocate
-		return found.grant
+	found, ok := c.young[*d] // Fast path: does not allocate
+	if !ok {
+		if found, ok = c.old[*d]; ok {
+			delete(c.old, *d)
+			c.oldBytes -= found.bytes
+			c.addLocked(d, found)
+		}
 	}
-	if found, ok := c.old[*d]; ok {
-		delete(c.old, *d)
-		c.oldBytes -= found.bytes
-		c.addLocked(d, found)
-		return found.grant
-	}
-	return nil
+	return found.value, ok
 }
 
-// put remembers the grant of a credential.
-func (c *cache) put(d *digest, g *Grant) {
+// put remembers a value that takes so many bytes.
+func (c *cache[V]) put(d *digest, v V, bytes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.addLocked(d, cached{g, g.size()})
+	c.addLocked(d, cached[V]{v, bytes})
 }
 
-func (c *cache) addLocked(d *digest, entry cached) {
+func (c *cache[V]) addLocked(d *digest, entry cached[V]) {
 	if c.young == nil || c.bytes+entry.bytes > c.most {
-		c.young, c.old = make(map[digest]cached), c.young
+		c.young, c.old = make(map[digest]cached[V]), c.young
 		c.bytes, c.oldBytes = 0, c.bytes
 	}
 	if was, ok := c.young[*d]; ok { // two calls verified the same credential
@@ -97,55 +107,9 @@ func (c *cache) addLocked(d *digest, entry cached) {
 	c.bytes += entry.bytes
 }
 
-// held returns how many grants are remembered, and their bytes.
-func (c *cache) held() (grants, bytes int) {
+// held returns how many values are remembered, and their bytes.
+func (c *cache[V]) held() (values, bytes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.young) + len(c.old), c.bytes + c.oldBytes
-}
-
-// refusals remember tokens that were refused, so that a client that repeats one causes no
-// second check of its signature. The zero value is empty. All methods may be called
-// concurrently.
-type refusals struct {
-	mu         sync.Mutex // guards the fields below
-	young, old map[digest]*refusal
-	turned     time.Time // when the young ones were last made the old ones
-}
-
-const (
-	// refusedFor is how long a refusal is remembered at least, unless there are too many, and half
-	// of how long at most.
-	refusedFor = 10 * time.Second
-
-	// refusalsKept bounds the refusals of a generation: about 1 MB.
-	refusalsKept = 4096
-)
-
-// get returns why a token was refused, or nil if that is not remembered.
-func (r *refusals) get(d *digest, now time.Time) *refusal {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if age := now.Sub(r.turned); age >= refusedFor {
-		if r.old, r.young, r.turned = r.young, nil, now; age >= 2*refusedFor {
-			r.old = nil
-		}
-	}
-	if why := r.young[*d]; why != nil {
-		return why
-	}
-	return r.old[*d]
-}
-
-// put remembers why a token was refused.
-func (r *refusals) put(d *digest, why *refusal, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.young) >= refusalsKept {
-		r.old, r.young, r.turned = r.young, nil, now
-	}
-	if r.young == nil {
-		r.young = make(map[digest]*refusal)
-	}
-	r.young[*d] = why
 }

@@ -30,8 +30,8 @@ func (a *Authority) TrustCertificatesOf(authorities []*x509.Certificate) {
 func (a *Authority) byCertificate(shown *tls.ConnectionState, now time.Time) (*Grant, error) {
 	leaf := shown.PeerCertificates[0]
 	d := digest(sha256.Sum256(leaf.Raw))
-	g := a.certified.get(&d)
-	if g == nil || !a.trust.Load().prints[g.Key] {
+	g, ok := a.certified.get(&d)
+	if !ok || !a.trust.Load().prints[g.Key] {
 		by, ok := a.authorityOf(shown)
 		if !ok {
 			return nil, refuse(wrongKey, "connect again with another certificate", "the certificate's authority is no longer in tls.client_ca")
@@ -49,7 +49,7 @@ func (a *Authority) byCertificate(shown *tls.ConnectionState, now time.Time) (*G
 			panic("BUG: auth.certificates was valid: " + err.Error())
 		}
 		g = &Grant{Subject: name, Key: by, Issued: leaf.NotBefore, Expires: leaf.NotAfter, Rights: rights}
-		a.certified.put(&d, g)
+		a.certified.put(&d, g, g.size())
 	}
 	if g.HasExpired(now) {
 		return nil, refuse(expired, "connect with a new certificate", "the certificate expired %v ago", now.Sub(g.Expires).Truncate(time.Second))

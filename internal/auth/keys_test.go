@@ -321,16 +321,18 @@ func TestATextThatIsNoTokenWaitsForNoCheck(t *testing.T) {
 
 // Refused tokens that are all different are forgotten, the oldest first.
 func TestRefusalsAreBounded(t *testing.T) {
-	var r refusals
-	now := time.Now()
+	r := &newAuthority(t, nil).trust.Load().refused
 	name := func(i int) *digest { d := digestOf(fmt.Sprint(i)); return &d }
-	for i := range 10 * refusalsKept {
-		r.put(name(i), &refusal{}, now)
-		require.LessOrEqual(t, len(r.young)+len(r.old), 2*refusalsKept)
+	has := func(i int) bool { _, ok := r.get(name(i)); return ok }
+	const most = refusalsBytes / refusalBytes
+	for i := range 10 * most {
+		r.put(name(i), pastRefusal{}, refusalBytes)
+		kept, _ := r.held()
+		require.LessOrEqual(t, kept, 2*most)
 	}
-	require.Nil(t, r.get(name(0), now))
-	require.NotNil(t, r.get(name(10*refusalsKept-1), now))
-	require.NotNil(t, r.get(name(9*refusalsKept), now))
+	require.False(t, has(0))
+	require.True(t, has(10*most-1))
+	require.True(t, has(9*most))
 }
 
 // The file system of a file of keys hangs. Other keys come into force meanwhile: a reload and a
