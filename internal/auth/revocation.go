@@ -290,19 +290,14 @@ func (r *Revocations) find(of revokee) (was int64, again bool, free time.Time) {
 		free = never
 		for kind, order := range r.order {
 			if len(order) > 0 && r.keep[kind] > 0 {
-				free = earlier(free, time.UnixMilli(order[0].time).Add(r.keep[kind]))
+				if end := time.UnixMilli(order[0].time).Add(r.keep[kind]); end.Before(free) {
+					free = end
+				}
 			}
 		}
 	}
 	was, again = r.times[of]
 	return was, again, free
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // write appends a revocation to the file and syncs the file. After an error, and if many of
