@@ -258,11 +258,7 @@ func (s *slot) take(ctx context.Context, a *App, c *Caller) error {
 	if s.held || s.err != nil {
 		return s.err
 	}
-	begin := a.cfg.Limiter.Begin
-	if s.reads {
-		begin = a.cfg.Limiter.BeginRead
-	}
-	s.call, s.err = begin(ctx, c.Who)
+	s.call, s.err = a.cfg.Limiter.Begin(ctx, c.Who, s.reads)
 	s.held = s.err == nil
 	return s.err
 }

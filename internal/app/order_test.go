@@ -68,7 +68,7 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 	ann := from.Who.As("ann")
 	require.NoError(t, l.Admit(limit.Publishes, ann))
 	require.NoError(t, l.AdmitTopic("a", ann))
-	held, err := l.Begin(t.Context(), ann)
+	held, err := l.Begin(t.Context(), ann, false)
 	require.NoError(t, err)
 	a.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "", ""))
 
@@ -169,7 +169,7 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 			ann := from.Who.As("ann")
 			opened, err := a.OpenSession(t.Context(), from, bodyOf("{}"))
 			require.NoError(t, err)
-			held, err := l.Begin(t.Context(), ann)
+			held, err := l.Begin(t.Context(), ann, false)
 			require.NoError(t, err)
 			a.cfg.Authorize = refusingAuthorizer{}
 			g.knowsNobody, g.allowsNothing = true, true
@@ -208,7 +208,7 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 				}
 				step.mend()
 			}
-			held, err = l.Begin(NoWait, limit.Who{})
+			held, err = l.Begin(NoWait, limit.Who{}, false)
 			require.NoError(t, err, "every slot is free again")
 			held.End()
 			require.False(t, a.cfg.Broker.Has("a"), "nothing was joined")
@@ -239,7 +239,7 @@ func TestACallThatMustNotWaitSpendsNothing(t *testing.T) {
 		}
 		return err
 	}
-	held, err := l.Begin(t.Context(), limit.Who{})
+	held, err := l.Begin(t.Context(), limit.Who{}, false)
 	require.NoError(t, err)
 	require.ErrorIs(t, publish("a"), ErrWouldWait, "for a slot")
 	held.End()
@@ -250,7 +250,7 @@ func TestACallThatMustNotWaitSpendsNothing(t *testing.T) {
 	require.NoError(t, poll("a"))
 	require.ErrorContains(t, publish("a"), "rates.publishes.all")
 	require.ErrorContains(t, poll("a"), "rates.polls.all")
-	held, err = l.Begin(NoWait, limit.Who{})
+	held, err = l.Begin(NoWait, limit.Who{}, false)
 	require.NoError(t, err, "every slot is free again")
 	held.End()
 }
@@ -290,7 +290,7 @@ func TestACommandThatMustWaitRunsLater(t *testing.T) {
 	d, err := a.Connect(t.Context(), Caller{}, "topic=x", Accepts{})
 	require.NoError(t, err)
 	defer a.End(d.Session)
-	held, err := l.Begin(t.Context(), limit.Who{})
+	held, err := l.Begin(t.Context(), limit.Who{}, false)
 	require.NoError(t, err)
 	for _, command := range []string{`{"publish":{"topic":"a","data":1},"ref":1}`, `{"subscribe":["b"],"ref":1}`} {
 		reply, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(command)}, nil)
@@ -301,7 +301,7 @@ func TestACommandThatMustWaitRunsLater(t *testing.T) {
 		go func() { done <- finished(later(t.Context())) }()
 		held.End()
 		require.Nil(t, (<-done).Problem, "it is the first")
-		held, err = l.Begin(t.Context(), limit.Who{})
+		held, err = l.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
 	}
 	held.End()

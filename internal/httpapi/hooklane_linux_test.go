@@ -110,7 +110,7 @@ func TestADelayedSubscribeIsAnsweredBeforeItsFrames(t *testing.T) {
 		for n := range uint64(30) {
 			s := k.connect(wire.Start{Topic: "a"})
 			s.hello()
-			slot, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+			slot, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 			require.NoError(t, err)
 			s.send(wire.Command{Ref: &n, Subscribe: []wire.Start{{Topic: "b", From: wire.FromOldest}}})
 			k.want(1, waiting, "calls that wait")

@@ -173,7 +173,7 @@ func TestACallWaitsForItsSlotOnTheLane(t *testing.T) {
 	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: 2}}}
 	k := serveLane(t, lane.HandOff, settings{limits: limit.Config{Calls: 1, Wait: surely, Rates: rates}}, nil)
 	c := k.callOnLane()
-	call, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+	call, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 	require.NoError(t, err)
 	c.send(publishing("a", "1"))
 	k.wantCalls(1, 1)

@@ -76,7 +76,7 @@ func wantCounted(t *testing.T, kind limit.Kind, scope limit.Scope, way [3]string
 func TestACallWaitsForASlotAndTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: 3 * time.Second}})
-		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
 		begun := time.Now()
 		p := k.wantProblem(wire.CodeOverloaded, "POST", "/v1/topics/a/messages", "1", jsonType)
@@ -86,7 +86,7 @@ func TestACallWaitsForASlotAndTimesOut(t *testing.T) {
 		require.Positive(t, p.RetryAfterMS)
 
 		held.End()
-		held, err = k.cfg.Limiter.BeginRead(t.Context(), limit.Who{})
+		held, err = k.cfg.Limiter.Begin(t.Context(), limit.Who{}, true)
 		require.NoError(t, err)
 		answered := make(chan int, 1)
 		go func() {
@@ -166,7 +166,7 @@ func TestWaitingOpeningsCountAsCallsOfTheirAddress(t *testing.T) {
 func TestThePendingPublishesOfASessionAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, Wait: time.Minute, PendingMessages: 2}})
-		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
 		id := k.open(`{"topics":["a"]}`).Session
 		path := "/v1/topics/a/messages?session=" + id
@@ -255,7 +255,7 @@ func TestAPatchWithoutABodyTakesOneSlot(t *testing.T) {
 		calls := make([]limit.Call, 2)
 		for i := range calls {
 			var err error
-			calls[i], err = k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+			calls[i], err = k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 			require.NoError(t, err)
 		}
 		done := make(chan int, 2)
@@ -293,7 +293,7 @@ func TestARequestWithAnUnreadBodyNeedsASlot(t *testing.T) {
 		k := newKit(t, settings{session: longStay(), limits: limit.Config{Calls: 1}})
 		k.wantOK("/v1/topics/a/messages", "1", jsonType)
 		id := k.open(`{"topics":["a"]}`).Session
-		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
 		defer held.End()
 		for _, way := range [][2]string{{"DELETE", "/v1/topics/a"}, {"DELETE", "/v1/sessions/" + id}, {"POST", "/v1/sessions/" + id + "/close"}} {

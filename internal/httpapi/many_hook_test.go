@@ -58,7 +58,7 @@ func TestManyMessagesWithoutASlotFailTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var k *kit
 		g := &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) {
-			go func() { _, _ = k.cfg.Limiter.Begin(context.Background(), limit.Who{}) }() // takes the slot and keeps it
+			go func() { _, _ = k.cfg.Limiter.Begin(context.Background(), limit.Who{}, false) }() // takes the slot and keeps it
 			time.Sleep(time.Second)
 			return nil, nil
 		}}

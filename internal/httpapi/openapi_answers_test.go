@@ -254,10 +254,10 @@ func TestTheOpenAPIDocumentHasTheRefusalsOfEachRoute(t *testing.T) {
 	}
 	r.ask(403, "GET", "/v1/sse?session=SESSION&ack=0", "", "Authorization: bob")
 
-	held, err := r.cfg.Limiter.Begin(t.Context(), limit.Who{})
+	held, err := r.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 	require.NoError(t, err)
 	defer held.End()
-	read, err := r.cfg.Limiter.BeginRead(t.Context(), limit.Who{})
+	read, err := r.cfg.Limiter.Begin(t.Context(), limit.Who{}, true)
 	require.NoError(t, err)
 	defer read.End()
 	for _, c := range [][3]string{

@@ -110,12 +110,12 @@ func TestReadsAndPublishesHaveSlotsOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
 		k.wantOK("/v1/topics/a/messages", "1", jsonType)
-		read, err := k.cfg.Limiter.BeginRead(t.Context(), limit.Who{})
+		read, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{}, true)
 		require.NoError(t, err)
 		k.wantOK("/v1/topics/a/messages", "1", jsonType)
 		require.Contains(t, k.wantProblem(wire.CodeOverloaded, "GET", "/v1/topics/a", "").Detail, "limits.calls")
 		read.End()
-		publish, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+		publish, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
 		status, _ := k.get("GET", "/v1/topics/a", "")
 		require.Equal(t, http.StatusOK, status)
@@ -239,7 +239,7 @@ func TestPingsDoNotCountForAcks(t *testing.T) {
 func TestAClientThatLeavesDuringACommandIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, Wait: time.Minute}})
-		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
 		s := k.dialSocket("/v1/ws")
 		s.hello()

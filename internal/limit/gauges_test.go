@@ -17,7 +17,7 @@ func TestOnlySharedLimitsHaveAGaugeOfTheirUse(t *testing.T) {
 		l.Gauges(&g)
 		return g
 	})
-	call, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.1")))
+	call, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.1")), false)
 	require.NoError(t, err)
 	defer call.End()
 

@@ -239,21 +239,19 @@ type Call struct {
 	source *Source
 }
 
-// Begin begins a call of w that changes something. It waits for a slot as Gate.Enter does.
-// The error is a *wire.Problem, a *Refusal or that of ctx. Without an error, call End.
-func (l *Limiter) Begin(ctx context.Context, w Who) (Call, error) { return l.begin(ctx, w, l.calls) }
-
-// BeginRead is Begin for a call that changes nothing.
-func (l *Limiter) BeginRead(ctx context.Context, w Who) (Call, error) {
-	return l.begin(ctx, w, l.reads)
-}
-
-func (l *Limiter) begin(ctx context.Context, w Who, gate *Gate) (Call, error) {
+// Begin begins a call of w. It takes a slot of those for calls that only read, or of the others.
+// It waits for the slot as Gate.Enter does. The error is a *wire.Problem, a *Refusal or that of
+// ctx. Without an error, call End.
+func (l *Limiter) Begin(ctx context.Context, w Who, reads bool) (Call, error) {
 	call, err := l.BeginElsewhere(w)
 	if err != nil {
 		return Call{}, err
 	}
-	if err := gate.Enter(ctx, Who{source: call.source}.Client()); err != nil {
+	gate := l.calls
+	if reads {
+		gate = l.reads
+	}
+	if err := gate.Enter(ctx, w.Client()); err != nil {
 		call.End()
 		return Call{}, err
 	}

@@ -145,19 +145,19 @@ func TestCallsAreBoundedByAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Calls: 1, AddressCalls: 2, Wait: time.Minute}, metrics.New("test"))
 		ann := l.WhoAt(at("192.0.2.1"))
-		first, err := l.Begin(t.Context(), ann)
+		first, err := l.Begin(t.Context(), ann, false)
 		require.NoError(t, err)
 		second := make(chan Call, 1)
 		go func() {
-			call, _ := l.Begin(t.Context(), ann)
+			call, _ := l.Begin(t.Context(), ann, false)
 			second <- call
 		}()
 		synctest.Wait()
-		_, err = l.Begin(t.Context(), ann)
+		_, err = l.Begin(t.Context(), ann, false)
 		require.ErrorIs(t, err, limited, "calls that wait count, too")
 		first.End()
 		(<-second).End()
-		third, err := l.Begin(t.Context(), ann)
+		third, err := l.Begin(t.Context(), ann, false)
 		require.NoError(t, err)
 		third.End()
 		require.Zero(t, ann.source.calls.Load())

@@ -37,7 +37,7 @@ func TestAForgottenClientGetsNoSecondSource(t *testing.T) {
 		require.Equal(t, 3, admitted)
 		begun := 0
 		for _, w := range sockets {
-			begun += counted(func() error { _, err := l.Begin(t.Context(), w); return err })
+			begun += counted(func() error { _, err := l.Begin(t.Context(), w, false); return err })
 		}
 		require.Equal(t, 2, begun)
 	})
@@ -70,10 +70,10 @@ func TestARefusalHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Calls: 1, AddressCalls: 3, AddressConnections: 2, Connections: 3, Wait: time.Second}, metrics.New("test"))
 		ann := l.WhoAt(at("192.0.2.1"))
-		held, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.2")))
+		held, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.2")), false)
 		require.NoError(t, err)
 		for range 10 {
-			_, err := l.Begin(t.Context(), ann)
+			_, err := l.Begin(t.Context(), ann, false)
 			require.ErrorIs(t, err, overloaded, "by the limit of all clients, not of its address")
 		}
 		held.End()
@@ -123,11 +123,11 @@ func TestARefusalThatWaitedFreesItsSlot(t *testing.T) {
 func TestASourceWithACallIsNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{AddressCalls: 1}, metrics.New("test"))
-		call, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.1")))
+		call, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.1")), false)
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
 		l.Sweep(time.Now())
-		_, err = l.Begin(t.Context(), l.WhoAt(at("192.0.2.1")))
+		_, err = l.Begin(t.Context(), l.WhoAt(at("192.0.2.1")), false)
 		require.ErrorIs(t, err, limited)
 		call.End()
 	})
