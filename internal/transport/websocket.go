@@ -169,39 +169,29 @@ func (s *socket) whole() (incoming, error) {
 	if s.message = s.message[:0]; cap(s.message) > keptMessage {
 		s.message = nil
 	}
-	command, large, err := s.text(message, deflated, largeCommand)
+	command, err := s.text(message, deflated, largeCommand)
 	switch {
 	case err != nil:
 		return incoming{}, err
-	case large:
-		return incoming{bytes: len(message), large: func() ([]byte, error) {
-			command, _, err := s.text(message, deflated, s.most)
-			return command, err
-		}}, nil
+	case len(command) > largeCommand:
+		return incoming{bytes: len(message), large: func() ([]byte, error) { return s.text(message, deflated, s.most) }}, nil
 	case command == nil:
 		command = []byte{} // nil would mean that there is no command
 	}
 	return incoming{command: command}, nil
 }
 
-// text returns the command in a message, unless either has more than quick bytes.
-func (s *socket) text(message []byte, deflated bool, quick int) (command []byte, large bool, err error) {
-	if len(message) > quick {
-		return nil, true, nil
-	}
+// text returns the command in a message. If either has more than quick bytes, it returns more
+// than that, which nobody can use.
+func (s *socket) text(message []byte, deflated bool, quick int) (command []byte, err error) {
 	command = message
-	if deflated {
+	if deflated && len(message) <= quick {
 		command, err = inflate(message, s.most, min(s.most, s.free+inflatedTimes*len(message)), quick)
 	}
-	switch {
-	case err != nil:
-		return nil, false, err
-	case len(command) > quick:
-		return nil, true, nil
-	case s.kind == ws.OpText && !utf8.Valid(command):
-		return nil, false, badSocket(ws.ErrProtocolInvalidUTF8)
+	if err == nil && len(command) <= quick && s.kind == ws.OpText && !utf8.Valid(command) {
+		return nil, badSocket(ws.ErrProtocolInvalidUTF8)
 	}
-	return command, false, nil
+	return command, err
 }
 
 // closed answers the client's close frame with its own code (RFC 6455, section 5.5.1).
