@@ -70,7 +70,6 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 	now := time.Now()
 	a.begin, a.first = now.Sub(a.server.made), true
 	a.mode, a.format, a.events, a.begun, a.more = r.Mode, r.Format, r.Events, false, false
-	a.taken = false
 	a.meter = a.server.meters[r.via()]
 	if err := a.poll.Begin(s, r.Ack, r.acking(), r.Arrival, now); err != nil {
 		a.meter.Polled(outcomeOf(err))
@@ -118,15 +117,12 @@ func (a *Answer) finish(ctx context.Context) error {
 
 // Go continues the poll without blocking: it writes the frames that the session has, once,
 // or parks. An error comes with Over: a *wire.Problem is for the client; any other error
-// means that the client has left. It returns Waiting if it takes too long to
-// encode the frames. ahead says that more requests wait, so that the end of a
+// means that the client has left. It returns Waiting if it takes too long to encode the
+// frames; then Wait must follow. ahead says that more requests wait, so that the end of a
 // parked poll must wake the sink.
 func (a *Answer) Go(ahead bool) (session.State, error) {
 	a.ahead = ahead
-	switch {
-	case a.taken:
-		return session.Waiting, nil
-	case a.begun && !a.more:
+	if a.begun && !a.more {
 		a.done(outcomeFrames)
 		return session.Over, nil
 	}
