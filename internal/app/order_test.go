@@ -98,6 +98,17 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 	}
 }
 
+// A wrong token spends the rate of its address also if the publish must not wait and has a key:
+// then the token is looked at early.
+func TestAWrongTokenWithAKeySpendsItsRate(t *testing.T) {
+	l := limit.New(limit.Config{Rates: limit.Rates{limit.Publishes: {limit.Address: nothing}}}, metrics.New("test"))
+	a := newApp(t, func(c *Config) { c.Authority, c.Limiter = &gatekeeper{knowsNobody: true}, l })
+	for _, code := range []wire.Code{wire.CodeUnauthorized, wire.CodeLimited} {
+		_, err := a.Publish(NoWait, Caller{Who: l.WhoAt(addr)}, Publish{Topic: "a", ContentType: Header{"application/json", 1}, IdempotencyKey: Header{"k", 1}, Payload: []byte("1")})
+		require.ErrorContains(t, err, string(code))
+	}
+}
+
 // refusingAuthorizer refuses every subscription.
 type refusingAuthorizer struct{}
 

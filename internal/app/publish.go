@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -188,7 +189,7 @@ func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key
 		if err := a.recognise(c); errors.Is(err, auth.ErrUnverified) {
 			return ErrWouldWait
 		} else if err != nil {
-			return err
+			return cmp.Or(a.cfg.Limiter.AdmitAddress(limit.Publishes, c.Who), err)
 		}
 		// If another begins after this check, this publish has spent its rates in vain.
 		if a.cfg.Broker.IsUnderWay(c.grant.Subject, topic, key) {
