@@ -148,12 +148,12 @@ func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int,
 	}
 	w.written = newest
 	if deletes || w.cfg.Sync == SyncAlways {
-		err = w.syncOrCutLocked(s, from)
+		if err := w.syncLocked(); err != nil {
+			return 0, w.cutLocked(s, from, err)
+		}
 	}
-	if err == nil {
-		w.accepted = newest
-	}
-	return len(b), err
+	w.accepted = newest
+	return len(b), nil
 }
 
 // encodeLocked returns the records of a batch, which are in the buffer that the next batch
@@ -189,28 +189,18 @@ func (w *WAL) encodeLocked(batch []appended, results []broker.Result) (b []byte,
 	return b, newest, deletes
 }
 
-// syncOrCutLocked syncs a batch, or cuts it back to a size.
-func (w *WAL) syncOrCutLocked(s *segment, size int64) error {
-	if err := w.syncLocked(); err != nil {
-		return w.cutLocked(s, size, err)
-	}
-	return nil
-}
-
 // cutLocked makes sure that what a refused batch has written after a size does not come back
 // after a crash. Else the outcome is unknown, and the error says so.
 func (w *WAL) cutLocked(s *segment, size int64, err error) error {
 	cut := s.file.Truncate(size)
 	if cut == nil {
-		s.size = size
-		if !w.syncing.TryLock() { // publishers must not wait for it
-			cut = errors.New("another sync is under way")
-		} else if cut = s.file.Sync(); w.syncFailure == nil && cut == nil {
+		s.size, cut = size, errors.New("another sync is under way") // publishers must not wait for it
+		if w.syncing.TryLock() {
+			cut = cmp.Or(s.file.Sync(), w.syncFailure)
 			w.syncing.Unlock()
-			return err
-		} else {
-			cut = cmp.Or(cut, w.syncFailure)
-			w.syncing.Unlock()
+			if cut == nil {
+				return err
+			}
 			w.damageLocked(cut)
 		}
 	}
