@@ -135,19 +135,26 @@ func (c *commands) readLarge(read transport.Large, held *memory.UnfinishedBytes)
 // peek returns the ref of a command, and the kind of its rates. To decode the command would take
 // ten times as long.
 func (c *commands) peek(raw []byte) (ref *uint64, kind limit.Kind) {
+	publishes := false
+	if c.binary {
+		object, kept, _ := cbor.MapToJSON(raw, "publish", "subscribe", "unsubscribe", "ack", "auth")
+		raw, publishes = object, kept["publish"] != nil
+	}
+	ref, inJSON := peekJSON(raw)
+	if publishes || inJSON {
+		return ref, limit.Publishes
+	}
+	return ref, limit.Requests
+}
+
+// peekJSON returns the ref of a command, as far as it can be read, and whether it is a publish.
+func peekJSON(object []byte) (ref *uint64, publishes bool) {
 	var named struct {
 		Ref     *uint64        `json:"ref"`
 		Publish jsontext.Value `json:"publish"`
 	}
-	if c.binary {
-		object, kept, _ := cbor.MapToJSON(raw, "publish", "subscribe", "unsubscribe", "ack", "auth")
-		raw, named.Publish = object, kept["publish"]
-	}
-	_ = json.Unmarshal(raw, &named, lenient) // to decode it fails, too
-	if named.Publish != nil {
-		return named.Ref, limit.Publishes
-	}
-	return named.Ref, limit.Requests
+	_ = json.Unmarshal(object, &named, lenient) // to decode it fails, too
+	return named.Ref, named.Publish != nil
 }
 
 // later returns the rest of a command that ended with err: it has to wait, or its refusal
@@ -324,20 +331,14 @@ func (a *App) readCommand(raw []byte, quick int) (*wire.Command, error) {
 	if err == nil {
 		return command, nil
 	}
-	if errors.Is(err, ErrWouldWait) {
-		return nil, err
-	}
-	if p, _ := errors.AsType[*wire.Problem](err); p == errMembers { // to look for the ref would take as long as to decode
+	if p, _ := errors.AsType[*wire.Problem](err); p == errMembers || errors.Is(err, ErrWouldWait) { // to look for the ref would take as long as to decode
 		return nil, err
 	}
 	if !jsontext.Value(raw).IsValid(lenient) {
 		return nil, errNoCommand
 	}
-	var named struct {
-		Ref *uint64 `json:"ref"`
-	}
-	_ = json.Unmarshal(raw, &named, lenient) // another error is in err
-	return &wire.Command{Ref: named.Ref}, err
+	ref, _ := peekJSON(raw)
+	return &wire.Command{Ref: ref}, err
 }
 
 // lenient are the options to look for the ref of a command that fails.
