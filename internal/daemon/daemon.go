@@ -80,7 +80,7 @@ type Daemon struct {
 	state   atomic.Pointer[string] // why the daemon is not ready; nil: it is
 	manager *notifier
 
-	watching sync.WaitGroup // watchKeys
+	watching sync.WaitGroup // of the authority's Run
 }
 
 // New builds a daemon's parts. cfg must be valid. log takes entries of every level; cfg
@@ -313,7 +313,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	running.Go(func() { d.accessLog.Run(sweeping) })
 	running.Go(d.hooks.events.Run)
 	if d.auth != nil {
-		d.watching.Go(func() { d.watchKeys(sweeping) })
+		d.watching.Go(func() { d.auth.Run(sweeping, d.endRevoked) })
 	}
 
 	err := d.announce()
@@ -333,11 +333,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return errors.Join(err, d.kept.Save(d.log, d.broker))
 }
 
-// watchKeys ends sessions whose keys were removed or have changed, until ctx ends.
-func (d *Daemon) watchKeys(ctx context.Context) {
-	d.auth.Run(ctx, func() {
-		d.log.Info("keys were removed or have changed: their sessions have ended", zap.Int("ended", d.sessions.EndRevoked()))
-	})
+// endRevoked ends sessions whose keys were removed or have changed.
+func (d *Daemon) endRevoked() {
+	d.log.Info("keys were removed or have changed: their sessions have ended", zap.Int("ended", d.sessions.EndRevoked()))
 }
 
 // recover reads the log, and then takes over the state file. If the daemon is told to stop

@@ -108,7 +108,7 @@ func TestARemovedKeyEndsSessionsWithinASecond(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer sweeping.Wait()
 		defer stop()
-		sweeping.Go(func() { d.watchKeys(ctx) })
+		sweeping.Go(func() { d.auth.Run(ctx, d.endRevoked) })
 		sessions := make(map[string]string)
 		for name, key := range keys {
 			c := app.Caller{Credentials: auth.Credentials{Token: key}}
