@@ -25,13 +25,9 @@ func isDiskFull(err error) bool {
 // keepReserve makes the reserve large enough, and a little larger. If the disk has no space for
 // that, a checkpoint may be due. Attempts are rare, since each takes the last space for a moment.
 func (w *WAL) keepReserve(now time.Time) {
-	size := int64(0)
-	if w.reserve != nil {
-		size = w.reserve.size
-	}
 	blocks := headerMost + w.cfg.segmentBytes/512 // each file fills its last block in part
 	least := min(w.broker.LiveBytes()+blocks, mostReserve)
-	if w.repairs || w.checkpoint != nil || size >= least || now.Before(w.reserveAt) {
+	if w.repairs || w.checkpoint != nil || w.reserve.size >= least || now.Before(w.reserveAt) {
 		return
 	}
 	if w.reserveErr = w.growReserve(min(least+least/4, mostReserve)); w.reserveErr != nil {
@@ -42,14 +38,13 @@ func (w *WAL) keepReserve(now time.Time) {
 
 // growReserve writes to the reserve. After an error, it is as before.
 func (w *WAL) growReserve(size int64) (err error) {
-	if w.reserve == nil {
-		file, err := w.fs.Create(reserveName)
-		if err != nil {
+	s, before := &w.reserve, w.reserve.size
+	if s.file == nil {
+		s.name = reserveName
+		if s.file, err = w.fs.Create(reserveName); err != nil {
 			return err
 		}
-		w.reserve = &segment{file: file, name: reserveName}
 	}
-	s, before := w.reserve, w.reserve.size
 	noise := make([]byte, min(size-before, partBytes)) // a file system may compress other bytes
 	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)     // it never fails
 	for err == nil && s.size < size {
@@ -70,7 +65,7 @@ func (w *WAL) releaseReserve() error {
 	if err := cmp.Or(w.damaged, w.fault); isDiskFull(err) {
 		w.full = err
 	}
-	if w.reserve == nil || w.full == nil && !isDiskFull(w.checkpointErr) && !isDiskFull(w.reserveErr) {
+	if w.reserve.file == nil || w.full == nil && !isDiskFull(w.checkpointErr) && !isDiskFull(w.reserveErr) {
 		return nil
 	}
 	w.reserve.size = 0

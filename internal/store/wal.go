@@ -85,7 +85,7 @@ type WAL struct {
 	retryAt       time.Time     // after a failure: no checkpoint begins before; else zero
 	retryIn       time.Duration // how long before retryAt it failed; else 0
 	checkpointErr error         // why the last one failed; nil: it did not
-	reserve       *segment      // nil: there is none
+	reserve       segment       // has no file at first
 	reserveErr    error         // why it could not grow; nil: it could
 	reserveAt     time.Time     // it does not grow before
 
@@ -220,9 +220,9 @@ func (w *WAL) abandon() {
 		w.closeFile(w.checkpoint.file)
 		w.checkpoint = nil
 	}
-	if w.reserve != nil {
-		w.closeFile(w.reserve)
-		w.reserve = nil
+	if w.reserve.file != nil {
+		w.closeFile(&w.reserve)
+		w.reserve = segment{}
 	}
 	w.writing.Lock()
 	defer w.unlock()
