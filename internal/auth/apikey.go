@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -166,12 +165,10 @@ func EditAPIKeys(path string, edit func([]APIKey) ([]APIKey, error)) error {
 }
 
 // apiKeys are the keys of one file, which is read again when it changes. All methods may be
-// called concurrently, those that only read also on nil, which has no keys.
+// called concurrently, but for refresh, and those that only read also on nil, which has no keys.
 type apiKeys struct {
 	current atomic.Pointer[map[digest]*Grant] // immutable maps
-
-	mu   sync.Mutex // guards the field below; held while the file is read
-	file watchedFile
+	file    watchedFile                       // owned by refresh
 }
 
 // openAPIKeys reads a file for the first time.
@@ -188,8 +185,6 @@ func openAPIKeys(path string, now time.Time) (*apiKeys, error) {
 // refresh reads the file if it has changed, and reports whether it has. After an error the keys
 // stay in force as they were; the same error is returned once.
 func (k *apiKeys) refresh(now time.Time) (changed bool, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	text, err := k.file.read(now)
 	if text == nil || err != nil {
 		return false, err

@@ -84,7 +84,7 @@ func (c Config) CheckAPIKeys() error {
 }
 
 // An Authority verifies credentials and remembers their grants. All methods may be called
-// concurrently. Its owner runs Run, and closes it.
+// concurrently, but for Refresh. Its owner runs Run, and closes it.
 type Authority struct {
 	// immutable
 	verifier          verifier
@@ -101,14 +101,13 @@ type Authority struct {
 	failures          prometheus.Counter
 
 	trust     atomic.Pointer[trust] // in force; see rebuild
-	distrust  atomic.Bool           // a key is not trusted any more, and Refresh has not said so
+	distrust  atomic.Bool           // a key is not trusted any more, and its sessions go on
 	tokens    cache[*Grant]
 	certified cache[*Grant] // of certificates
 
-	reading sync.Mutex // held by Refresh, also while a file system hangs; guards the files but for their keys
-	files   []*keyFile // immutable
+	files []*keyFile // immutable; owned by Refresh, but for their keys
 
-	rebuilding  sync.Mutex // guards the keys of the files, and authorities; taken after reading, and never during I/O
+	rebuilding  sync.Mutex // guards the keys of the files, and authorities; never held during I/O
 	authorities []digest   // of certificates
 }
 
@@ -252,7 +251,8 @@ func (a *Authority) expire(now time.Time, revoked func()) {
 }
 
 // Refresh reads files again that have changed. It costs a stat for each file. It reports whether
-// keys were removed or have changed: then sessions may have grants that are revoked.
+// keys were removed or have changed: then sessions may have grants that are revoked. Run calls it,
+// in one goroutine at a time.
 func (a *Authority) Refresh(now time.Time) (revoked bool) {
 	a.revocations.Check()
 	if a.refreshFiles(now) {
@@ -278,8 +278,6 @@ func (a *Authority) refreshAPIKeys(now time.Time) (changed bool) {
 }
 
 func (a *Authority) refreshFiles(now time.Time) (changed bool) {
-	a.reading.Lock()
-	defer a.reading.Unlock()
 	for _, f := range a.files {
 		keys, err := f.refresh(now)
 		switch {
