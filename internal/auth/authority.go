@@ -255,9 +255,7 @@ func (a *Authority) expire(now time.Time, revoked func()) {
 // in one goroutine at a time.
 func (a *Authority) Refresh(now time.Time) (revoked bool) {
 	a.revocations.Check()
-	if a.refreshFiles(now) {
-		a.rebuild()
-	}
+	a.refreshFiles(now)
 	changed := a.refreshAPIKeys(now)
 	return a.distrust.Swap(false) || changed // last: while a file hangs, Run asks for it
 }
@@ -277,7 +275,8 @@ func (a *Authority) refreshAPIKeys(now time.Time) (changed bool) {
 	return changed
 }
 
-func (a *Authority) refreshFiles(now time.Time) (changed bool) {
+// refreshFiles puts the keys of each file in force at once: the next file may hang.
+func (a *Authority) refreshFiles(now time.Time) {
 	for _, f := range a.files {
 		keys, err := f.refresh(now)
 		switch {
@@ -285,14 +284,13 @@ func (a *Authority) refreshFiles(now time.Time) (changed bool) {
 			a.failures.Inc()
 			a.log.Error("cannot read a file of auth.keys: its keys stay as they were", zap.Error(err))
 		case keys != nil:
-			changed = true
 			a.rebuilding.Lock()
 			f.keys = keys
 			a.rebuilding.Unlock()
+			a.rebuild()
 			a.log.Info("a file of auth.keys has changed", zap.String("file", f.path), zap.Int("keys", len(keys)))
 		}
 	}
-	return changed
 }
 
 // rebuild puts all keys in force. What other keys verified is not valid any more. It notes

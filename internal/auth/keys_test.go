@@ -378,24 +378,34 @@ func TestAFileOfKeysThatHangsKeepsNoStaleKeys(t *testing.T) {
 	<-ended
 }
 
-// A key is removed, and then the file of API keys hangs. The sessions of the removed key end
-// meanwhile.
-func TestAFileOfAPIKeysThatHangsKeepsNoSessions(t *testing.T) {
-	path, apiKeys := file(t, publicPEM(edKey())), file(t, "")
-	a := newAuthority(t, func(c *Config) { c.Keys, c.APIKeys = []string{path}, apiKeys })
-	g := wantAccepted(t, a, token(good()))
-	require.NoError(t, os.WriteFile(path, []byte(publicPEM(otherEd())), 0o600))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended, revoked := make(chan struct{}), make(chan struct{}, 1)
-	hung := hang(t, apiKeys, func() {
-		defer close(ended)
-		a.Run(ctx, func() { revoked <- struct{}{} })
-	})
-	<-revoked
-	require.True(t, a.Revoked(g))
-	cancel()
-	require.NoError(t, hung.Close())
-	<-ended
+// A key is removed, and then another file of keys hangs, or that of API keys. The sessions of the
+// removed key end meanwhile.
+func TestAnotherFileThatHangsKeepsNoSessions(t *testing.T) {
+	for name, asAPIKeys := range map[string]bool{"keys": false, "API keys": true} {
+		t.Run(name, func(t *testing.T) {
+			path, other := file(t, publicPEM(edKey())), file(t, "")
+			a := newAuthority(t, func(c *Config) {
+				c.Keys, c.APIKeys = []string{path}, other
+				if !asAPIKeys {
+					require.NoError(t, os.WriteFile(other, []byte(publicPEM(p256())), 0o600))
+					c.Keys, c.APIKeys = append(c.Keys, other), ""
+				}
+			})
+			g := wantAccepted(t, a, token(good()))
+			require.NoError(t, os.WriteFile(path, []byte(publicPEM(otherEd())), 0o600))
+			ctx, cancel := context.WithCancel(t.Context())
+			ended, revoked := make(chan struct{}), make(chan struct{}, 1)
+			hung := hang(t, other, func() {
+				defer close(ended)
+				a.Run(ctx, func() { revoked <- struct{}{} })
+			})
+			<-revoked
+			require.True(t, a.Revoked(g))
+			cancel()
+			require.NoError(t, hung.Close())
+			<-ended
+		})
+	}
 }
 
 // Nor does a file of keys that hangs hold up the end of the daemon.
