@@ -101,7 +101,7 @@ type Authority struct {
 	failures          prometheus.Counter
 
 	trust     atomic.Pointer[trust] // in force; see rebuild
-	distrust  atomic.Bool           // a key is not trusted any more, and its sessions go on
+	distrust  atomic.Bool           // a key was removed or has changed, and its sessions go on
 	tokens    cache[*Grant]
 	certified cache[*Grant] // of certificates
 
@@ -191,6 +191,7 @@ func (a *Authority) Run(ctx context.Context, revoked func()) {
 		select {
 		case now := <-tick.C:
 			a.expire(now, revoked)
+			go a.revocations.Check() // one at a time has the file; Close waits for it
 			if !refreshing {
 				refreshing = true
 				go func() { refreshed <- a.Refresh(now) }()
@@ -254,15 +255,14 @@ func (a *Authority) expire(now time.Time, revoked func()) {
 // keys were removed or have changed: then sessions may have grants that are revoked. Run calls it,
 // in one goroutine at a time.
 func (a *Authority) Refresh(now time.Time) (revoked bool) {
-	a.revocations.Check()
 	a.refreshFiles(now)
-	changed := a.refreshAPIKeys(now)
-	return a.distrust.Swap(false) || changed // last: while a file hangs, Run asks for it
+	a.refreshAPIKeys(now)
+	return a.distrust.Swap(false) // last: while a file hangs, Run asks for it
 }
 
-func (a *Authority) refreshAPIKeys(now time.Time) (changed bool) {
+func (a *Authority) refreshAPIKeys(now time.Time) {
 	if a.apiKeys == nil {
-		return false
+		return
 	}
 	changed, err := a.apiKeys.refresh(now)
 	switch {
@@ -271,8 +271,8 @@ func (a *Authority) refreshAPIKeys(now time.Time) (changed bool) {
 		a.log.Error("cannot read auth.api_keys: the keys stay as they were", zap.Error(err))
 	case changed:
 		a.log.Info("auth.api_keys has changed", zap.String("file", a.apiKeys.file.path), zap.Int("keys", a.apiKeys.len()))
+		a.distrust.Store(true)
 	}
-	return changed
 }
 
 // refreshFiles puts the keys of each file in force at once: the next file may hang.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -406,6 +408,34 @@ func TestAnotherFileThatHangsKeepsNoSessions(t *testing.T) {
 			<-ended
 		})
 	}
+}
+
+// Nor do the keys wait for the file of revocations. That cannot hang here, so the log does.
+func TestRevocationsThatHangHoldUpNoKeys(t *testing.T) {
+	path, revocations := file(t, publicPEM(edKey())), filepath.Join(t.TempDir(), "revocations")
+	hung, ends := make(chan struct{}), make(chan struct{})
+	core, _ := observer.New(zap.WarnLevel)
+	log := zap.New(core, zap.Hooks(func(e zapcore.Entry) error {
+		if strings.HasPrefix(e.Message, "another process has changed") {
+			close(hung)
+			<-ends
+		}
+		return nil
+	}))
+	a, err := New(Config{Keys: []string{path}, Revocations: revocations, TokenMaxAge: DefaultTokenMaxAge}, metrics.New("test"), log)
+	require.NoError(t, err)
+	defer a.Close()
+	defer close(ends)
+	ctx, cancel := context.WithCancel(t.Context())
+	revoked := make(chan struct{}, 1)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	require.NoError(t, os.Remove(revocations))
+	running.Go(func() { a.Run(ctx, func() { revoked <- struct{}{} }) })
+	<-hung
+	require.NoError(t, os.WriteFile(path, []byte(publicPEM(otherEd())), 0o600))
+	<-revoked
 }
 
 // Nor does a file of keys that hangs hold up the end of the daemon.
