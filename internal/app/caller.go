@@ -92,11 +92,11 @@ func (a *App) recognise(c *Caller) error {
 // verify authenticates a caller by the signature of its token. Few are checked at a time, those
 // of different addresses in turn: tokens that nobody has seen leave processors for others.
 func (a *App) verify(ctx context.Context, c *Caller) error {
-	leave, err := a.cfg.Limiter.BeginSignature(ctx, c.Who)
-	if err != nil {
+	gate := a.cfg.Limiter.Signatures()
+	if err := gate.Enter(ctx, c.Who.Client()); err != nil {
 		return err
 	}
-	defer leave()
+	defer gate.Leave()
 	return a.identify(c, true)
 }
 

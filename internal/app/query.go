@@ -70,11 +70,11 @@ var errMembers = wire.NewProblem(wire.CodeInvalidRequest, "send each member once
 // other. If ctx ends first, inTurn returns its error.
 func (a *App) inTurn(ctx context.Context, c *Caller, long bool, do func() error) error {
 	if long {
-		end, err := a.cfg.Limiter.BeginTurn(ctx, c.Who)
-		if err != nil {
+		turns := a.cfg.Limiter.Turns()
+		if err := turns.Enter(ctx, c.Who.Client()); err != nil {
 			return err
 		}
-		defer end()
+		defer turns.Leave()
 	}
 	return do()
 }

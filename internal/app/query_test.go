@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -35,15 +34,13 @@ func turns() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 // takeTurns takes n turns, for calls of others, and returns how to end them.
 func (a *App) takeTurns(t *testing.T, n int) (leave func()) {
 	t.Helper()
-	var ends []func()
+	turns := a.cfg.Limiter.Turns()
 	for range n {
-		end, err := a.cfg.Limiter.BeginTurn(t.Context(), limit.Who{})
-		require.NoError(t, err)
-		ends = append(ends, end)
+		require.NoError(t, turns.Enter(t.Context(), nil))
 	}
 	return func() {
-		for _, end := range ends {
-			end()
+		for range n {
+			turns.Leave()
 		}
 	}
 }

@@ -52,18 +52,16 @@ func TestALoopVerifiesNoToken(t *testing.T) {
 		} {
 			k.publish("a", "7")
 			caller := k.callOnLane()
-			var leave []func()
-			for range max(1, runtime.GOMAXPROCS(0)/2) {
-				end, err := k.cfg.Limiter.BeginSignature(t.Context(), limit.Who{})
-				require.NoError(t, err)
-				leave = append(leave, end)
+			checks, n := k.cfg.Limiter.Signatures(), max(1, runtime.GOMAXPROCS(0)/2)
+			for range n {
+				require.NoError(t, checks.Enter(t.Context(), nil))
 			}
 			caller.send(ask(c.request, name), publishing("after", "1"))
 			require.Eventually(t, func() bool { return k.waitingFor("signatures") == 1 }, surely, time.Millisecond, name)
 			other.send(publishing("others", "1"))
 			other.wantPublished("others")
-			for _, end := range leave {
-				end()
+			for range n {
+				checks.Leave()
 			}
 			require.Contains(t, caller.wantAnswer(http.StatusOK), c.answer, name)
 			caller.wantPublished("after")
@@ -93,18 +91,16 @@ func TestATokenOfACommandWaitsForItsTurn(t *testing.T) {
 		k := serveLane(t, way, settings{authority: unverified{known: &sync.Map{}}, limits: limit.Config{Wait: surely}}, nil)
 		s := k.connect(wire.Start{Topic: "a"})
 		s.hello()
-		var leave []func()
-		for range max(1, runtime.GOMAXPROCS(0)/2) {
-			end, err := k.cfg.Limiter.BeginSignature(t.Context(), limit.Who{})
-			require.NoError(t, err)
-			leave = append(leave, end)
+		checks, n := k.cfg.Limiter.Signatures(), max(1, runtime.GOMAXPROCS(0)/2)
+		for range n {
+			require.NoError(t, checks.Enter(t.Context(), nil))
 		}
 		s.send(wire.Command{Ref: new(uint64(1)), Auth: "new"})
 		require.Eventually(t, func() bool { return k.waitingFor("signatures") == 1 }, surely, time.Millisecond)
 		k.publish("a", "1")
 		s.wantFrame("a1", "1")
-		for _, end := range leave {
-			end()
+		for range n {
+			checks.Leave()
 		}
 		require.Nil(t, s.wantReply(1).Problem)
 	})

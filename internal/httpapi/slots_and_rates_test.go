@@ -73,11 +73,9 @@ func TestLongAnswersArePreparedInTurns(t *testing.T) {
 			topics := `"a","` + strings.Join(longNames(300), `","`) + `"`
 			path := strings.ReplaceAll(ask, "ID", k.open(`{"client":"tab","topics":[`+topics+`]}`).Session)
 			time.Sleep(10 * time.Second)
-			var turns []func()
-			for range max(1, runtime.GOMAXPROCS(0)/2) {
-				end, err := k.cfg.Limiter.BeginTurn(t.Context(), limit.Who{})
-				require.NoError(t, err)
-				turns = append(turns, end)
+			turns, n := k.cfg.Limiter.Turns(), max(1, runtime.GOMAXPROCS(0)/2)
+			for range n {
+				require.NoError(t, turns.Enter(t.Context(), nil))
 			}
 			answered := make(chan int, 1)
 			go func() { status, _ := k.get("GET", path, ""); answered <- status }()
@@ -87,7 +85,7 @@ func TestLongAnswersArePreparedInTurns(t *testing.T) {
 			k.cfg.Limiter.Gauges(&g)
 			require.Contains(t, g.Limits, metrics.Limit{Name: "reads", Most: 1000, InUse: 1}, "what waits has a bound")
 
-			turns[0]()
+			turns.Leave()
 			require.Equal(t, http.StatusOK, <-answered)
 			nc, err := k.dial()
 			require.NoError(t, err)
@@ -95,11 +93,9 @@ func TestLongAnswersArePreparedInTurns(t *testing.T) {
 			_, err = nc.Write([]byte("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"))
 			require.NoError(t, err)
 			synctest.Wait()
-			end, err := k.cfg.Limiter.BeginTurn(app.NoWait, limit.Who{})
-			require.NoError(t, err, "it is not read")
-			turns[0] = end
-			for _, end := range turns {
-				end()
+			require.NoError(t, turns.Enter(app.NoWait, nil), "it is not read")
+			for range n {
+				turns.Leave()
 			}
 		})
 	}

@@ -9,22 +9,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // takeTurns takes all turns, for calls of others, and returns how to end them.
 func (k *kit) takeTurns() (leave func()) {
 	k.Helper()
-	var ends []func()
-	for range max(1, runtime.GOMAXPROCS(0)/2) {
-		end, err := k.cfg.Limiter.BeginTurn(k.Context(), limit.Who{})
-		require.NoError(k, err)
-		ends = append(ends, end)
+	turns, n := k.cfg.Limiter.Turns(), max(1, runtime.GOMAXPROCS(0)/2)
+	for range n {
+		require.NoError(k, turns.Enter(k.Context(), nil))
 	}
 	return func() {
-		for _, end := range ends {
-			end()
+		for range n {
+			turns.Leave()
 		}
 	}
 }

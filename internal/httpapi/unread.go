@@ -19,7 +19,7 @@ type response struct {
 	listen.Owner // the address that the request is counted for
 	unread       memory.UnreadBytes
 	entry        *observe.Entry // in the access log; nil: the request is not logged
-	turn         func()         // ends the turn that takeTurn has begun; nil: there is none
+	turn         *limit.Gate    // from which takeTurn has a turn; nil: there is none
 }
 
 func (a *API) response(w http.ResponseWriter, r *http.Request) *response {
@@ -28,24 +28,23 @@ func (a *API) response(w http.ResponseWriter, r *http.Request) *response {
 	return answer
 }
 
-// takeTurn begins a turn (limit.Limiter.BeginTurn), unless w has one, to prepare a part of a long
+// takeTurn begins a turn (limit.Limiter.Turns), unless w has one, to prepare a part of a long
 // answer: many clients may ask for them at once. write ends it, since the client may not read. The
 // error is app.ErrClientGone.
 func (w *response) takeTurn(ctx context.Context, l *limit.Limiter) error {
 	if w.turn != nil {
 		return nil
 	}
-	end, err := l.BeginTurn(ctx, w.Who)
-	if err != nil {
+	if l.Turns().Enter(ctx, w.Client()) != nil {
 		return app.ErrClientGone
 	}
-	w.turn = end
+	w.turn = l.Turns()
 	return nil
 }
 
 func (w *response) endTurn() {
 	if w.turn != nil {
-		w.turn()
+		w.turn.Leave()
 		w.turn = nil
 	}
 }

@@ -127,6 +127,14 @@ func atATime() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 // Sessions returns the gate whose slots are sessions.
 func (l *Limiter) Sessions() *Gate { return l.sessions }
 
+// Signatures returns the gate of checks of signatures.
+func (l *Limiter) Signatures() *Gate { return l.signatures }
+
+// Turns returns the gate of long work, such as decoding a large body or encoding a list. A caller
+// waits until its context ends: a request or connection has one at most, and what waits counts as
+// memory or holds a slot.
+func (l *Limiter) Turns() *Gate { return l.turns }
+
 // Config returns the limits in force.
 func (l *Limiter) Config() Config { return l.inForce.Load().Config }
 
@@ -257,19 +265,6 @@ func (l *Limiter) Begin(ctx context.Context, w Who, reads bool) (Call, error) {
 	}
 	call.gate = gate
 	return call, nil
-}
-
-// BeginSignature begins the check of a signature for w. It waits and fails as Begin does.
-// Without an error, call leave.
-func (l *Limiter) BeginSignature(ctx context.Context, w Who) (leave func(), err error) {
-	return l.signatures.Leave, l.signatures.Enter(ctx, w.Client())
-}
-
-// BeginTurn begins long work, such as decoding a large body or encoding a list, for w. It waits
-// until ctx ends: a request or connection has one at most, and what waits counts as memory or holds
-// a slot. Without an error, call end.
-func (l *Limiter) BeginTurn(ctx context.Context, w Who) (end func(), err error) {
-	return l.turns.Leave, l.turns.Enter(ctx, w.Client())
 }
 
 // BeginElsewhere is Begin for a call that takes a slot of another gate. It counts only
