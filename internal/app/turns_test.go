@@ -67,6 +67,10 @@ func TestALoopDoesWhatIsQuick(t *testing.T) {
 			require.Nil(t, reply.Problem, command)
 			require.EqualValues(t, 1, *reply.Ref)
 		}
+		_, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: encoded(format, `{"unknown":1,"subscribe":`+named(quickNames+1)+`}`)}, nil)
+		require.NoError(t, err)
+		require.NotNil(t, later, "many topics are not even decoded")
+		require.NotNil(t, finished(later(t.Context())).Problem)
 	}
 	a := newApp(t)
 	for n, want := range map[int]error{quickNames: nil, quickNames + 1: ErrWouldWait} {
