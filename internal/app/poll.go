@@ -151,13 +151,10 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 	if err != nil {
 		return nil, r, err
 	}
-	err = a.inTurn(ctx, &c, takesLong(topics, nil), func() error {
-		var positions []wire.Position
-		if s, positions, err = a.cfg.Sessions.OpenEphemeral(o, time.Now()); hello {
-			r.Hello = &wire.Hello{Positions: positions}
-		}
-		return err
-	})
+	s, positions, err := a.cfg.Sessions.OpenEphemeral(o, time.Now())
+	if hello {
+		r.Hello = &wire.Hello{Positions: positions}
+	}
 	return s, r, err
 }
 

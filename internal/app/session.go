@@ -57,6 +57,9 @@ func (a *App) mayOpen(ctx context.Context, c *Caller, kind limit.Kind, resumes b
 	if err := a.authorize(ctx, c, &place, hook.Subscribing{Client: o.Client, Opens: true, Topics: o.Topics}); err != nil {
 		return o, err
 	}
+	if takesLong(o.Topics, nil) {
+		o.Turn = func() (end func(), err error) { return a.cfg.Limiter.BeginTurn(ctx, c.Who) }
+	}
 	return o, a.checkGrant(c.grant) // the checks may have waited
 }
 

@@ -4,15 +4,18 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
@@ -84,6 +87,89 @@ func TestALoopDoesWhatIsQuick(t *testing.T) {
 			a.End(s)
 		}
 	}
+}
+
+// A session with many topics, or with a pattern, waits for its turn, whichever way it is opened.
+func TestAnOpeningThatTakesLongWaitsForItsTurn(t *testing.T) {
+	for name, way := range subscribes {
+		if way.kind == limit.Requests {
+			continue // it opens none
+		}
+		between := "&topic="
+		if slices.Contains([]string{"a session", "a poll with a body", "a TCP connection"}, name) {
+			between = `","`
+		}
+		t.Run(name, func(t *testing.T) {
+			few := make([]string, quickNames)
+			for i := range few {
+				few[i] = fmt.Sprintf("n%d", i)
+			}
+			for _, long := range [][]string{append(few[:quickNames:quickNames], "last"), {"a.*", "last"}} {
+				a := newApp(t)
+				synctest.Test(t, func(t *testing.T) {
+					open := func(topics []string) error { return way.by(a, Caller{}, "", strings.Join(topics, between)) }
+					others := a.takeTurns(t, turns())
+					require.NoError(t, open(few))
+					over := make(chan error, 1)
+					go func() { over <- open(long) }()
+					synctest.Wait()
+					require.Empty(t, over)
+					require.False(t, a.cfg.Broker.Has("last"))
+					require.Equal(t, 2, a.sessions(), "it has its slot")
+					others()
+					require.NoError(t, <-over)
+					require.True(t, a.cfg.Broker.Has("last"))
+					a.takeTurns(t, turns())() // all are free again
+				})
+			}
+		})
+	}
+}
+
+// A session whose client leaves while it waits for its turn frees its slot.
+func TestAnOpeningThatWaitsForItsTurnGivesUp(t *testing.T) {
+	a := newApp(t)
+	synctest.Test(t, func(t *testing.T) {
+		defer a.takeTurns(t, turns())()
+		ctx, leave := context.WithCancel(t.Context())
+		over := make(chan error, 2)
+		go func() { _, err := a.OpenSession(ctx, Caller{}, bodyOf(`{"topics":["a.*"]}`)); over <- err }()
+		go func() { _, err := a.Connect(ctx, Caller{}, "topic=a.*", Accepts{}); over <- err }()
+		synctest.Wait()
+		require.Equal(t, 2, a.sessions())
+		leave()
+		require.ErrorIs(t, <-over, context.Canceled)
+		require.ErrorIs(t, <-over, context.Canceled)
+		require.Zero(t, a.sessions())
+	})
+}
+
+// sessions returns how many sessions have a slot.
+func (a *App) sessions() int {
+	var g metrics.Gauges
+	a.cfg.Sessions.Gauges(&g)
+	return g.Sessions + g.Limits[0].InUse
+}
+
+// A session that waits for a slot has no turn meanwhile.
+func TestAnOpeningThatWaitsForASlotHasNoTurn(t *testing.T) {
+	m := metrics.New("test")
+	l := limit.New(limit.Config{Sessions: 1, PendingSessions: 1, Wait: time.Hour}, m)
+	a := newApp(t, func(c *Config) {
+		c.Limiter, c.Sessions = l, session.NewRegistry(session.Config{Slots: l.Sessions()}, c.Broker, m)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		first, err := a.OpenSession(t.Context(), Caller{}, bodyOf("{}"))
+		require.NoError(t, err)
+		var second error
+		go func() { _, second = a.OpenSession(t.Context(), Caller{}, bodyOf(`{"topics":["a.*"]}`)) }()
+		synctest.Wait()
+		a.takeTurns(t, turns())()
+		require.NoError(t, a.CloseSession(t.Context(), Caller{}, first.Session))
+		synctest.Wait()
+		require.NoError(t, second)
+		require.Equal(t, 1, a.sessions())
+	})
 }
 
 // large returns a Large that has a command, and whether it was read.

@@ -84,6 +84,10 @@ type Opening struct {
 	Peer   *Peer       // of a connection without an id, for operators; nil: it is not listed
 
 	Address *memory.Client // the account of the client's address, which gets slots in turn; nil: none
+
+	// Turn waits for the turn of a session whose topics take long to join. It is called when the
+	// session has its slot. Without an error, end is called. Nil: the session does not wait.
+	Turn func() (end func(), err error)
 }
 
 // A Peer is the client of a connection, as a List shows it. It is immutable.
@@ -105,7 +109,7 @@ func (r *Registry) Open(ctx context.Context, o Opening, now time.Time) (*Session
 	r.open.Add(1)
 	s := newSession(r.node+"."+randomText(idBytes), o, r, now)
 	s.number = r.numbers.Add(1)
-	s, positions, err := r.start(s, o.Topics)
+	s, positions, err := r.start(s, o)
 	if err == nil {
 		r.metrics.SessionsOpened.Inc()
 	}
@@ -127,14 +131,14 @@ func (r *Registry) OpenEphemeral(o Opening, now time.Time) (*Session, []wire.Pos
 	if !o.Brief {
 		s.number = r.numbers.Add(1)
 	}
-	return r.start(s, o.Topics)
+	return r.start(s, o)
 }
 
 // statelessSessions is the label of the bound on ephemeral sessions in metrics.
 const statelessSessions = "stateless_sessions"
 
 // start subscribes and lists a new session. If it fails, it frees the session's slot.
-func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Position, error) {
+func (r *Registry) start(s *Session, o Opening) (*Session, []wire.Position, error) {
 	refused := memory.High
 	if s.ephemeral { // its client may have been polling for long
 		refused = memory.Critical
@@ -142,7 +146,7 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 	var positions []wire.Position
 	err := r.checkMemory(refused)
 	if err == nil {
-		positions, err = s.Change(topics, nil, nil)
+		positions, err = s.join(o)
 	}
 	if err != nil {
 		r.freeSlot(s)
@@ -152,6 +156,18 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 		return nil, nil, err
 	}
 	return s, positions, nil
+}
+
+// join makes the subscriptions of a new session.
+func (s *Session) join(o Opening) ([]wire.Position, error) {
+	if o.Turn != nil {
+		end, err := o.Turn()
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+	}
+	return s.Change(o.Topics, nil, nil)
 }
 
 // list makes a session known by its id, unless it has ended: by a drain, by a revocation, or
