@@ -40,11 +40,7 @@ func (s *Session) Renew(g *auth.Grant, allowed func(name string) bool) error {
 	if !g.Expires.IsZero() {
 		s.registry.sessions.visitBy(s, g.Expires)
 	}
-	for name, p := range s.patterns {
-		if !allowed(name) {
-			s.forbidPatternLocked(p)
-		}
-	}
+	s.forbidPatternsLocked(allowed)
 	for topic, sub := range s.subs {
 		if sub.named && !allowed(topic) {
 			s.forbidTopicLocked(sub, true)
@@ -61,18 +57,26 @@ func (s *Session) Renew(g *auth.Grant, allowed func(name string) bool) error {
 	return nil
 }
 
-// forbidPatternLocked ends the subscription to a pattern, and those to topics that only the
-// pattern matches.
-func (s *Session) forbidPatternLocked(p *pattern) {
-	p.dropLocked()
-	delete(s.patterns, p.name)
+// forbidPatternsLocked ends the subscriptions to patterns that are not allowed, and those to
+// topics that only such patterns match.
+func (s *Session) forbidPatternsLocked(allowed func(name string) bool) {
+	had := len(s.patterns)
+	for name, p := range s.patterns {
+		if !allowed(name) {
+			p.dropLocked()
+			delete(s.patterns, name)
+			s.noticeLocked(p.notice.ackedTo, s.registry.broker.PatternPosition(name))
+		}
+	}
+	if len(s.patterns) == had {
+		return
+	}
 	for topic, sub := range s.subs {
 		if !sub.named && !s.matchesLocked(topic) {
 			s.forbidTopicLocked(sub, false)
 		}
 	}
-	s.notices = slices.DeleteFunc(s.notices, func(n notice) bool { return n.sub == &p.notice })
-	s.noticeLocked(p.notice.ackedTo, s.registry.broker.PatternPosition(p.name))
+	s.notices = slices.DeleteFunc(s.notices, func(n notice) bool { return n.sub.dropped })
 }
 
 // matchesLocked reports whether one of the session's patterns matches a topic.
