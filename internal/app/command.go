@@ -226,10 +226,10 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		if err = c.app.cfg.Limiter.Admit(limit.Polls, c.caller.Who); err == nil && !command.Ping {
 			err = s.Ack(*command.Ack)
 		}
+	case ctx.Err() != nil && (command.Auth != "" && renewsLong(s) || takesLong(command.Subscribe, command.Unsubscribe) || c.app.cfg.Authorize.Selects(command.Subscribe)):
+		err = ErrWouldWait
 	case command.Auth != "":
 		reply.ExpiresMS, err = c.authenticate(ctx, s, command.Auth)
-	case ctx.Err() != nil && (takesLong(command.Subscribe, command.Unsubscribe) || c.app.cfg.Authorize.Selects(command.Subscribe)):
-		err = ErrWouldWait
 	default:
 		var held slot
 		defer held.end() // the change may have to wait until the client reads
@@ -258,7 +258,7 @@ func (c *commands) authenticate(ctx context.Context, s *session.Session, token s
 	if err := mayChange(&fresh, s); err != nil {
 		return 0, err
 	}
-	if err := c.app.renew(&fresh, s); err != nil {
+	if err := c.app.renew(ctx, &fresh, s); err != nil {
 		return 0, err
 	}
 	if c.caller.byTicket || fresh.grant.Renews(c.caller.grant) || c.app.checkGrant(c.caller.grant) != nil {

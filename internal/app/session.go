@@ -115,7 +115,7 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 	if err != nil {
 		return err
 	}
-	if err := a.renew(&c, s); err != nil {
+	if err := a.renew(ctx, &c, s); err != nil {
 		return err
 	}
 	positions, err := a.change(ctx, &c, s, r)
@@ -127,9 +127,14 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 }
 
 // renew gives the caller's grant to a session of the same principal, if that is newer.
-func (a *App) renew(c *Caller, s *session.Session) error {
-	return s.Renew(c.grant, func(name string) bool { return a.allow(c, auth.Subscribe, name) == nil })
+func (a *App) renew(ctx context.Context, c *Caller, s *session.Session) error {
+	return a.inTurn(ctx, c, c.grant.Renews(s.Grant()) && renewsLong(s), func() error {
+		return s.Renew(c.grant, func(name string) bool { return a.allow(c, auth.Subscribe, name) == nil })
+	})
 }
+
+// renewsLong reports whether to renew a session takes long: each subscription is checked.
+func renewsLong(s *session.Session) bool { return s.Subscriptions() > quickNames }
 
 // change makes a change of subscriptions after mayChange. A session may have another grant
 // than the caller, who can use an older token or one that does not renew. Rights of the

@@ -144,6 +144,49 @@ func TestAnOpeningThatWaitsForItsTurnGivesUp(t *testing.T) {
 	})
 }
 
+// To renew a session with many subscriptions, each is checked, which is nothing for a loop. It waits
+// for its turn, over HTTP, too. A session with few subscriptions does not wait.
+func TestARenewalThatTakesLongWaitsForItsTurn(t *testing.T) {
+	a := newApp(t, func(c *Config) { c.Authority = &gatekeeper{} }) // every call has a new grant
+	synctest.Test(t, func(t *testing.T) {
+		var ids []string
+		for _, n := range []int{quickNames, quickNames + 1} {
+			opened, err := a.OpenSession(t.Context(), Caller{}, bodyOf(`{"topics":`+named(n)+`}`))
+			require.NoError(t, err)
+			ids = append(ids, opened.Session)
+		}
+		others := a.takeTurns(t, turns())
+		renew := func(id string) (s *session.Session, patched chan error, reply *wire.Reply, later transport.Later) {
+			d, err := a.Connect(t.Context(), Caller{}, "ack=0&session="+id, Accepts{})
+			require.NoError(t, err)
+			patched = make(chan error, 1)
+			go func() {
+				patched <- a.ChangeSession(t.Context(), Caller{}, id, bodyOf("{}"), func(wire.SessionChanged) error { return nil })
+			}()
+			synctest.Wait()
+			reply, later, err = d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"auth":"t","ref":1}`)}, nil)
+			require.NoError(t, err)
+			return d.Session, patched, reply, later
+		}
+		_, patched, reply, _ := renew(ids[0])
+		require.NoError(t, <-patched)
+		require.Nil(t, reply.Problem)
+
+		s, patched, _, later := renew(ids[1])
+		old := s.Grant()
+		go func() { reply = finished(later(t.Context())) }()
+		synctest.Wait()
+		require.Empty(t, patched)
+		require.Same(t, old, s.Grant())
+		others()
+		require.NoError(t, <-patched)
+		synctest.Wait()
+		require.Nil(t, reply.Problem)
+		require.NotSame(t, old, s.Grant())
+		a.takeTurns(t, turns())() // all are free again
+	})
+}
+
 // sessions returns how many sessions have a slot.
 func (a *App) sessions() int {
 	var g metrics.Gauges

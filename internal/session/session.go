@@ -173,6 +173,13 @@ func (s *Session) visitLocked(now time.Time) (next time.Time, idle bool) {
 	return next, !next.After(now)
 }
 
+// Subscriptions returns how many topics and patterns the session has.
+func (s *Session) Subscriptions() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.subs) + len(s.patterns)
+}
+
 // State describes the session for its client: its subscriptions apart, by topic, each as
 // it is when it is asked for.
 func (s *Session) State(now time.Time) (state wire.SessionState, subscriptions iter.Seq[wire.SubscriptionState]) {
