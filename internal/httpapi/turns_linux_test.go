@@ -26,13 +26,15 @@ func (k *kit) takeTurns() (leave func()) {
 	}
 }
 
-// A command with many topics waits for its turn. Meanwhile the loop serves others, messages of the
+// A command with many topics waits for its turn. Meanwhile others are served, messages of the
 // session continue, and its later commands wait. The reply precedes the messages of the topics.
 func TestACommandThatTakesLongWaitsForItsTurn(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		s := k.connect(wire.Start{Topic: "a"})
 		s.hello()
+		other := k.connect(wire.Start{Topic: "a"})
+		other.hello()
 		k.publish("b0", "0")
 		topics := []wire.Start{{Topic: "b0", From: wire.FromOldest}}
 		for i := 1; i < 900; i++ {
@@ -46,6 +48,7 @@ func TestACommandThatTakesLongWaitsForItsTurn(t *testing.T) {
 			require.Eventually(t, func() bool { return k.waitingFor("turns") == 1 }, surely, time.Millisecond)
 			require.Empty(t, s.replies)
 			k.publish("a", "1")
+			other.wantFrame(fmt.Sprintf("a%d", ref+1), "1")
 			if isDecoded := ref == 2; !isDecoded { // so what it changes waits, without messages before the reply
 				s.wantFrame(fmt.Sprintf("a%d", ref+1), "1")
 				leave()
@@ -61,6 +64,7 @@ func TestACommandThatTakesLongWaitsForItsTurn(t *testing.T) {
 			s.wantReply(99)
 		}
 		s.Close()
+		other.Close()
 		k.wantNoLaneConnections()
 	})
 }

@@ -122,6 +122,25 @@ func TestARenewalEndsSubscriptionsThatItDoesNotPermit(t *testing.T) {
 	})
 }
 
+// A topic ends with the last pattern that matches it, and is not announced apart from it.
+func TestARenewalEndsTopicsThatNoPatternMatches(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.openAs(token(time.Minute), "p.*", "*.x", "p.>")
+		k.publish("p.x")
+		require.Equal(k, "p.x1", k.poll(s, 0))
+		time.Sleep(time.Second)
+		require.NoError(k, s.Renew(token(time.Minute), only("p.>")))
+		k.publish("p.x")
+		said := k.poll(s, 1)
+		require.Contains(k, []string{"gap(forbidden p.*0-0) gap(forbidden *.x0-0) p.x2", "gap(forbidden *.x0-0) gap(forbidden p.*0-0) p.x2"}, said)
+		time.Sleep(time.Second)
+		require.NoError(k, s.Renew(token(time.Minute), only()))
+		k.publish("p.x")
+		require.Equal(k, "gap(forbidden p.>0-0)", k.poll(s, 4))
+		require.Empty(k, subscriptionsOf(s))
+	})
+}
+
 // What was sent but not acked is not sent again once it is not permitted.
 func TestUnackedMessagesThatAreNotPermittedBecomeGaps(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
