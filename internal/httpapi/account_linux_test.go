@@ -1,20 +1,25 @@
 package httpapi
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"runtime"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // The memory account has what waiting polls, streams and WebSockets add to the heap, with their
-// sessions, within 20 %.
+// sessions, and idle connections without, within 20 %.
 func TestTheAccountOfConnectionsIsNearTheHeap(t *testing.T) {
 	const many = 1000
 	for name, request := range map[string]func(k *kit) string{
@@ -26,6 +31,8 @@ func TestTheAccountOfConnectionsIsNearTheHeap(t *testing.T) {
 		"WebSockets": func(*kit) string {
 			return "GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 		},
+		"idle after a poll":    func(*kit) string { return "GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n" },
+		"idle after a publish": func(*kit) string { return publishing("a", "1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := serveLane(t, lane.HandOff, settings{broker: broker.Config{MemoryBudget: 1 << 30}}, nil)
@@ -36,8 +43,14 @@ func TestTheAccountOfConnectionsIsNearTheHeap(t *testing.T) {
 					require.NoError(t, err)
 					_, err = io.WriteString(to[i], request(k))
 					require.NoError(t, err)
+					if strings.HasPrefix(name, "idle") {
+						_, err = http.ReadResponse(bufio.NewReader(to[i]), nil)
+						require.NoError(t, err)
+					}
 				}
 			}
+			_, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
+			require.NoError(t, err)
 			warm, clients := make([]net.Conn, 100), make([]net.Conn, many)
 			connect(warm)
 			k.wantOnLane(len(warm))

@@ -145,6 +145,9 @@ func (c *conn) endPoll(err error) {
 // drains.
 func (c *conn) answered(last bool) {
 	c.endEntry()
+	if c.session == nil {
+		c.answer.Forget()
+	}
 	if c.ending == staying && (last || c.lane.draining.Load()) {
 		c.ending = lastAnswer
 	}

@@ -153,6 +153,9 @@ func (p *Poll) Done(now time.Time) {
 	p.releaseFrames()
 }
 
+// Forget drops references to the session, after Done.
+func (p *Poll) Forget() { p.session, p.client, p.outlet, p.why, p.patterns = nil, nil, nil, nil, nil }
+
 // releaseFrames drops references to the frames that were taken, so that evicted messages
 // can be freed.
 func (p *Poll) releaseFrames() {

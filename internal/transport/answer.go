@@ -328,6 +328,13 @@ func (a *Answer) done(outcome string) {
 	a.meter.Polled(outcome)
 }
 
+// Forget drops references to the session of the last poll, which has ended. Its memory counts no
+// more, but a connection may be idle for long.
+func (a *Answer) Forget() {
+	a.poll.Forget()
+	a.events, a.hello = nil, nil
+}
+
 // EndStream writes the end frame of an answer in parts, if err is a *wire.Problem;
 // otherwise it returns err.
 func (a *Answer) EndStream(err error) error {
