@@ -226,7 +226,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		if err = c.app.cfg.Limiter.Admit(limit.Polls, c.caller.Who); err == nil && !command.Ping {
 			err = s.Ack(*command.Ack)
 		}
-	case ctx.Err() != nil && (command.Auth != "" && renewsLong(s) || takesLong(command.Subscribe, command.Unsubscribe) || c.app.cfg.Authorize.Selects(command.Subscribe)):
+	case ctx.Err() != nil && c.mayWait(s, command):
 		err = ErrWouldWait
 	case command.Auth != "":
 		reply.ExpiresMS, err = c.authenticate(ctx, s, command.Auth)
@@ -246,6 +246,12 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		}
 	}
 	return reply, change, err
+}
+
+// mayWait reports whether a command, other than a publish, waits for its turn or for the
+// application.
+func (c *commands) mayWait(s *session.Session, command *wire.Command) bool {
+	return command.Auth != "" && renewsLong(s) || takesLong(command.Subscribe, command.Unsubscribe) || c.app.cfg.Authorize.Selects(command.Subscribe)
 }
 
 // authenticate gives the connection and its session a new token of the same principal. It

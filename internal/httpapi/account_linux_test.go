@@ -44,8 +44,9 @@ func TestTheAccountOfConnectionsIsNearTheHeap(t *testing.T) {
 					_, err = io.WriteString(to[i], request(k))
 					require.NoError(t, err)
 					if strings.HasPrefix(name, "idle") {
-						_, err = http.ReadResponse(bufio.NewReader(to[i]), nil)
+						answer, err := http.ReadResponse(bufio.NewReader(to[i]), nil)
 						require.NoError(t, err)
+						require.NoError(t, answer.Body.Close())
 					}
 				}
 			}
