@@ -58,7 +58,8 @@ func (a *App) mayOpen(ctx context.Context, c *Caller, kind limit.Kind, resumes b
 		return o, err
 	}
 	if takesLong(o.Topics, nil) {
-		o.Turn = func() (end func(), err error) { return a.cfg.Limiter.BeginTurn(ctx, c.Who) }
+		turns := a.cfg.Limiter.Turns()
+		o.Turn = func() (end func(), err error) { return turns.Leave, turns.Enter(ctx, c.Who.Client()) }
 	}
 	return o, a.checkGrant(c.grant) // the checks may have waited
 }
