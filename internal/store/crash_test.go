@@ -632,7 +632,7 @@ func (w *world) crash() {
 		if !w.ended {
 			w.marked = extent{} // the name of the mark may not be durable
 		}
-		if w.rng.IntN(4) == 0 {
+		if w.hurt == nil && w.rng.IntN(4) == 0 {
 			w.hurt = w.beginDamage()
 		}
 	} else {
@@ -690,22 +690,23 @@ func (w *world) beginDamage() *damage {
 	return d
 }
 
-// endDamage reports whether a start was refused because of the damage. Else what the segment had
-// may be lost, and is announced. Unless the daemon serves, the segment is put back.
+// endDamage reports whether a start was refused because of the damage: then the segment is put
+// back. Else what it had may be lost, and is announced.
 func (w *world) endDamage(serves, refused bool) bool {
 	d := w.hurt
-	w.hurt = nil
-	if refused {
+	switch {
+	case refused:
+		w.say("it is refused, and %s is put back", d.name)
 		w.fs.injected[d.kind+": refused"]++
-	} else {
-		w.fs.injected[d.kind+": announced"]++
-		w.promises.loseAfter(d.prev)
-	}
-	if !serves {
-		w.say("%s is put back", d.name)
 		w.fs.names[d.name], w.fs.disk[d.name] = d.whole, d.whole
+		w.hurt = nil
+		return true
+	case serves:
+		w.fs.injected[d.kind+": announced"]++
+		w.hurt = nil
 	}
-	return refused
+	w.promises.loseAfter(d.prev) // also if the start was killed: it may have gone on without the segment
+	return false
 }
 
 // tamper removes the newest segment, or puts an older copy of it in its place, which is shorter:
