@@ -605,6 +605,9 @@ func (w *world) live() {
 	if w.fs.untilCrash == 0 && w.rng.IntN(2) == 0 {
 		w.fs.untilCrash = 1 + w.rng.IntN(200)
 	}
+	if w.short && w.guard(w.separate) {
+		return
+	}
 	for range length {
 		w.report.operations++
 		time.Sleep(time.Millisecond)
@@ -615,6 +618,13 @@ func (w *world) live() {
 	if w.rng.IntN(4) == 0 {
 		w.guard(w.end)
 	}
+}
+
+// separate makes an entry durable: two losses without one between them are one.
+func (w *world) separate() {
+	w.publish()
+	w.settle()
+	w.sync()
 }
 
 // crash ends the process: it is killed, or power is lost.
