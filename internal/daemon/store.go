@@ -173,7 +173,7 @@ func (f *feed) state(now time.Time) (s metrics.StoreState) {
 	}
 	is := f.wal.Stats()
 	s = metrics.StoreState{
-		Bytes: is.Bytes, MostBytes: int64(f.cfg.Bytes), Segments: is.Segments, Waiting: is.Waiting,
+		Bytes: is.Bytes, Reserve: is.Reserve, MostBytes: int64(f.cfg.Bytes), Segments: is.Segments, Waiting: is.Waiting,
 		Last: is.Last, Lease: is.Lease, IsFaulty: is.Fault != nil,
 	}
 	if is.Synced < is.Last && !is.SyncedAt.IsZero() {

@@ -171,6 +171,7 @@ func TestMetricsOfTheLog(t *testing.T) {
 	require.Greater(t, d.metric("pubsubd_store_lease_offset"), float64(at.Offset))
 	require.Positive(t, d.metric("pubsubd_store_sync_seconds_count"))
 	require.Positive(t, d.metric("pubsubd_store_bytes"))
+	require.Positive(t, d.metric("pubsubd_store_reserve_bytes"))
 	require.Positive(t, d.metric("pubsubd_store_written_bytes_total"))
 	require.Positive(t, d.metric("pubsubd_store_recovery_seconds"))
 }

@@ -51,6 +51,7 @@ func newStore(f maker) Store {
 // StoreState is the state of the write-ahead log. The zero value says that there is none.
 type StoreState struct {
 	Bytes, MostBytes int64
+	Reserve          int64 // bytes
 	Segments         int
 	Waiting          int64 // bytes
 	Last, Lease      uint64
@@ -59,8 +60,9 @@ type StoreState struct {
 }
 
 func (s *StoreState) send(send func(name, help string, v float64)) {
-	send("store_bytes", "Bytes of all files of the log.", float64(s.Bytes))
+	send("store_bytes", "Bytes of all files of the log but the reserve.", float64(s.Bytes))
 	send("store_bytes_limit", "Setting store.bytes; 0 means no limit.", float64(s.MostBytes))
+	send("store_reserve_bytes", "Bytes of the file that keeps space for the next checkpoint.", float64(s.Reserve))
 	send("store_segments", "Files of the log that the next checkpoint replaces.", float64(s.Segments))
 	send("store_waiting_bytes", "Bytes of changes that wait to be written.", float64(s.Waiting))
 	send("store_last_offset", "Offset of the newest change in the log.", float64(s.Last))

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"errors"
 	"math/rand/v2"
 	"syscall"
@@ -34,6 +33,13 @@ func (w *WAL) keepReserve(now time.Time) {
 		w.reserveAt = now.Add(mostRetry)
 		_ = w.growReserve(least) // it may fail likewise
 	}
+	w.noteReserve()
+}
+
+func (w *WAL) noteReserve() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stats.Reserve = w.reserve.size
 }
 
 // growReserve writes to the reserve. After an error, it is as before.
@@ -57,18 +63,21 @@ func (w *WAL) growReserve(size int64) (err error) {
 	return nil
 }
 
-// releaseReserve gives the space of the reserve to a checkpoint, if the disk is full. If entries
-// cannot be written, none are until the checkpoint ends: they would take that space.
+// releaseReserve gives the space of the reserve to a checkpoint, if the disk is full. No entries
+// are written until the checkpoint ends: they would take that space.
 func (w *WAL) releaseReserve() error {
 	w.writing.Lock()
 	defer w.unlock()
-	if err := cmp.Or(w.damaged, w.fault); isDiskFull(err) {
-		w.full = err
+	for _, err := range []error{w.damaged, w.fault, w.checkpointErr, w.reserveErr} {
+		if isDiskFull(err) {
+			w.full = err
+		}
 	}
-	if w.reserve.file == nil || w.full == nil && !isDiskFull(w.checkpointErr) && !isDiskFull(w.reserveErr) {
+	if w.reserve.file == nil || w.full == nil {
 		return nil
 	}
 	w.reserve.size = 0
+	w.noteReserve()
 	return w.reserve.file.Truncate(0)
 }
 

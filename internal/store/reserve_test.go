@@ -98,12 +98,40 @@ func TestPublishesDoNotTakeTheReserve(t *testing.T) {
 		for d.wal.checkpointStep(time.Now()) {
 			steps++
 			d.wal.syncStep(time.Now())
-			require.Zero(t, d.wal.reserve.size)
+			require.Zero(t, d.wal.Stats().Reserve)
 			require.ErrorIs(t, d.tryKilobyte(), &wire.Problem{Code: wire.CodeOverloaded})
 		}
 		require.Positive(t, steps)
 		require.NoError(t, d.tryKilobyte())
 	}
+}
+
+// The reserve cannot grow with the histories, because others take the disk's space. Publishes
+// go on, but while a checkpoint has the space of the reserve, they do not get it.
+func TestPublishesDoNotTakeAReserveThatIsTooSmall(t *testing.T) {
+	d, small := onSmallDisk(t)
+	for range 10 {
+		require.NoError(t, d.tryKilobyte())
+	}
+	now := time.Now()
+	d.second(now)
+	used, err := small.used()
+	require.NoError(t, err)
+	small.space = used + 14<<10
+	for d.wal.checkpoint == nil {
+		require.NoError(t, d.tryKilobyte())
+		now = now.Add(time.Second)
+		d.wal.syncStep(now)
+		d.wal.checkpointStep(now)
+	}
+	require.ErrorIs(t, d.wal.reserveErr, syscall.ENOSPC)
+	require.Zero(t, d.wal.reserve.size)
+	for range 30 {
+		require.ErrorIs(t, d.tryKilobyte(), &wire.Problem{Code: wire.CodeOverloaded})
+	}
+	d.second(now)
+	require.NoError(t, d.wal.checkpointErr)
+	require.NoError(t, d.tryKilobyte())
 }
 
 // Others take all space that a checkpoint frees. The daemon does not make one every second.
@@ -142,7 +170,7 @@ func TestTheReserveHoldsACheckpoint(t *testing.T) {
 		d.wal.syncStep(time.Now())
 		d.checkpoint()
 		require.GreaterOrEqual(t, d.wal.reserve.size, d.wal.baseBytes+headerMost)
-		require.EqualValues(t, d.wal.reserve.size, len(d.read(reserveName)))
+		require.EqualValues(t, d.wal.Stats().Reserve, len(d.read(reserveName)))
 	}
 	require.Less(t, d.wal.reserve.size, 2*d.wal.broker.LiveBytes()+d.wal.cfg.segmentBytes/256)
 }

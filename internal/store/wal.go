@@ -238,7 +238,8 @@ func (w *WAL) abandon() {
 
 // Stats are the state of a log.
 type Stats struct {
-	Bytes    int64     // of all files
+	Bytes    int64     // of all files but the reserve
+	Reserve  int64     // bytes of the reserve
 	Segments int       // files of entries, which the next checkpoint replaces
 	Waiting  int64     // bytes of entries that wait to be written
 	Last     uint64    // number of the newest entry
@@ -265,7 +266,7 @@ func (w *WAL) unlock() {
 	w.mu.Lock()
 	w.stats = Stats{
 		Bytes: w.bytesLocked(), Segments: len(w.segments), Last: w.accepted, Synced: w.synced, Lease: w.lease,
-		SyncedAt: w.syncedAt, Fault: cmp.Or(w.damaged, w.fault),
+		SyncedAt: w.syncedAt, Fault: cmp.Or(w.damaged, w.fault), Reserve: w.stats.Reserve,
 	}
 	w.mu.Unlock()
 	w.writing.Unlock()
