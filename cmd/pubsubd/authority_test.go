@@ -164,7 +164,7 @@ func TestSIGHUPRenewsTheCertificate(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(pair.Key, nil, 0o600))
 	s.signal(syscall.SIGHUP)
-	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "nothing was reloaded") }, patience, time.Millisecond)
+	s.waitForLog("nothing was reloaded")
 	require.Contains(t, s.stderr.String(), "tls.key")
 	require.Zero(t, run(t, nil, publish...).code)
 }

@@ -57,7 +57,7 @@ func TestKillsLoseNothingWithALog(t *testing.T) {
 				s.signal(syscall.SIGKILL)
 				s.exit()
 				s = s.successor(settings...)
-				require.Contains(t, s.stderr.String(), "the log on disk was read: nothing is lost")
+				s.waitForLog("the log on disk was read: nothing is lost")
 			}
 			crowd.waitForMore()
 			close(stop)

@@ -309,6 +309,12 @@ func (s *served) waitForMetric(line string) {
 	}, patience, 5*time.Millisecond, line)
 }
 
+// waitForLog waits until the log has the words. It is written a moment after what it tells.
+func (s *served) waitForLog(words string) {
+	s.Helper()
+	require.Eventually(s, func() bool { return strings.Contains(s.stderr.String(), words) }, patience, time.Millisecond, words)
+}
+
 // signalUntilGone signals until the process has ended. It drains a moment before a
 // signal would end it.
 func (s *served) signalUntilGone(sig os.Signal) {

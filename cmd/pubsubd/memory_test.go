@@ -44,7 +44,7 @@ func TestAProcessStaysWithinGOMEMLIMIT(t *testing.T) {
 	const limit, mib = 96 << 20, 1 << 20
 	s := serveProcessIn(t, []string{"GOMEMLIMIT=96MiB"}, "--memory-budget=256MiB", "--history-bytes=256MiB",
 		"--history-messages=1000000", "--history-age=1h", "--message-bytes=1MiB")
-	require.Contains(t, s.stderr.String(), "more than three quarters of GOMEMLIMIT")
+	s.waitForLog("more than three quarters of GOMEMLIMIT")
 	body := `"` + strings.Repeat("x", mib/2) + `"`
 	most := 0.0
 	for i := range 600 {
@@ -65,6 +65,6 @@ func TestAProcessStaysWithinGOMEMLIMIT(t *testing.T) {
 func TestTheBudgetIsHalfOfGOMEMLIMIT(t *testing.T) {
 	s := serveProcessIn(t, []string{"GOMEMLIMIT=200MiB"})
 	require.EqualValues(t, 100<<20, s.metric("pubsubd_memory_budget_bytes"))
-	require.Contains(t, s.stderr.String(), "memory.budget is half of GOMEMLIMIT")
+	s.waitForLog("memory.budget is half of GOMEMLIMIT")
 	require.EqualValues(t, 512<<20, serveProcess(t).metric("pubsubd_memory_budget_bytes"))
 }

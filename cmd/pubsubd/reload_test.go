@@ -81,7 +81,7 @@ func TestSIGHUPReloads(t *testing.T) {
 	require.Contains(t, s.level(), "debug")
 	require.NoError(t, os.Remove(s.file))
 	s.signal(syscall.SIGHUP)
-	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "no such file") }, patience, time.Millisecond)
+	s.waitForLog("no such file")
 
 	s.waitForMetric(`pubsubd_polls_parked{transport="longpoll"} 1`)
 	s.post("/v1/topics/a/messages", `"it waited"`)

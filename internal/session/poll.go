@@ -154,7 +154,10 @@ func (p *Poll) Done(now time.Time) {
 }
 
 // Forget drops references to the session, after Done.
-func (p *Poll) Forget() { p.session, p.client, p.outlet, p.why, p.patterns = nil, nil, nil, nil, nil }
+func (p *Poll) Forget() {
+	p.session, p.client, p.outlet, p.why, p.patterns = nil, nil, nil, nil, nil
+	p.stop = nil // closed if why was set
+}
 
 // releaseFrames drops references to the frames that were taken, so that evicted messages
 // can be freed.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -126,6 +127,33 @@ func TestAPollThatWasReplacedWhileItWroteEndsAtOnce(t *testing.T) {
 		require.Zero(k, time.Since(begun))
 		k.publish("a")
 		newer.wantFrames("a2")
+	})
+}
+
+// A connection forgets a poll that was replaced while it waited. Its next poll waits as usual.
+func TestAForgottenPollBeginsAnew(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		p, err := s.Poll(0, false, time.Now())
+		require.NoError(k, err)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := p.Take(context.Background(), everything, patience)
+			ended <- err
+		}()
+		synctest.Wait()
+		k.park(s, 0)
+		require.ErrorIs(k, <-ended, &wire.Problem{Code: wire.CodePollReplaced})
+		p.Done(time.Now())
+		p.Forget()
+
+		another := k.open("a")
+		require.NoError(k, p.Begin(another, 0, AcksNext, Arrival{}, time.Now()))
+		begun := time.Now()
+		frames, err := p.Take(context.Background(), everything, patience)
+		require.NoError(k, err)
+		require.Empty(k, frames)
+		require.Equal(k, patience, time.Since(begun))
 	})
 }
 
