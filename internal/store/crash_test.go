@@ -1163,6 +1163,9 @@ func (w *world) wantService() {
 // fill publishes more than a small disk has, with histories that it can hold. Checkpoints free it
 // each time, because the reserve has space for them.
 func (w *world) fill(space int) {
+	if w.process.wal.reserveErr != nil {
+		time.Sleep(mostRetry)
+	}
 	w.sync() // the reserve follows the histories
 	for n := 0; n < space && int64(space) > 4*w.process.broker.LiveBytes()+8<<10; {
 		if w.fs.space = space; w.fs.isFull(0) {
