@@ -118,7 +118,7 @@ func newestAt(c *store.Contents) string {
 	if c.Newest == 0 {
 		return ""
 	}
-	return " of " + time.UnixMilli(c.Newest).UTC().Format(time.RFC3339)
+	return " (newest message published at " + time.UnixMilli(c.Newest).UTC().Format(time.RFC3339) + ")"
 }
 
 func lastDaemon(c *store.Contents) string {
@@ -173,11 +173,11 @@ func verifyStoreCommand() *cobra.Command {
 		Use:   "verify DIR",
 		Short: "Check a whole log, and list the damage",
 		Long: `Read each file of a log, as a start does. The exit code is 0 if a daemon would start
-with the log, and 1 if not. In that case, print each damage with its file and offset. Damage
-is also a log that ends earlier than its file mark says: a copy that was cut short.
+with the log, and 1 if not. In that case, print each damage with its file and offset. A log
+that ends earlier than its file "mark" says is damaged, for example a copy that was cut short.
 
-The time of the newest entry shows how old a backup is. A whole older copy of the folder
-is no damage; use repair --restored for it.
+The time of the newest message shows how old a backup is. An older copy of the whole folder
+does not count as damage: after you restore it, run repair --restored.
 
 An incomplete entry at the end of the log is not damage, but the trace of a crash. The
 next start ignores it.`,

@@ -40,7 +40,7 @@ type Caller struct {
 	Agent            string      // the User-Agent; empty: none
 	grant            *auth.Grant // nil until authenticated
 	byTicket         bool        // the session's id alone brought it: it may not publish or subscribe
-	paid             bool        // the rates were asked before the call was decoded
+	paid             bool        // the rates have already counted this call
 }
 
 // maxAgentBytes bounds what is kept of a User-Agent.
@@ -246,7 +246,7 @@ func principalOf(c *Caller) hook.Principal {
 
 // A slot is one of limits.calls. It is for one goroutine at a time, which must end it.
 type slot struct {
-	reads bool // it is one of those for calls that change nothing
+	reads bool // it is for a call that only reads
 	call  limit.Call
 	held  bool
 	err   error            // of the last attempt: later ones do not wait again
@@ -266,7 +266,7 @@ func (s *slot) take(ctx context.Context, a *App, c *Caller) error {
 // takeEarly takes the slot of a call that must not wait, before it spends anything.
 func (s *slot) takeEarly(a *App, c *Caller) error { return orWouldWait(s.take(NoWait, a, c)) }
 
-// ofReads returns s, which is to be one of those for calls that change nothing.
+// ofReads makes s a slot for a call that only reads, and returns it.
 func (s *slot) ofReads() *slot {
 	s.reads = true
 	return s

@@ -74,9 +74,9 @@ func (c *commands) then(command *wire.Command, resume transport.Resume) Then {
 	}
 }
 
-// doLarge is do for a command that takes long. It is read in its turn, and after its rates
-// were asked. A panic while it is read ends the connection. The command counts as memory until
-// the end: what it changes waits for another turn, and for the client's output.
+// doLarge is do for a command that takes long. It waits for a turn, and is decoded only if the
+// rates allow it. A panic while it is decoded ends the connection. It counts as memory until its
+// reply, because its change waits for a second turn, and for the connection's output.
 func (c *commands) doLarge(s *session.Session, read transport.Large) transport.Later {
 	return func(ctx context.Context) transport.Finish {
 		defer func() { c.caller.paid = false }()
@@ -153,7 +153,7 @@ func peekJSON(object []byte) (ref *uint64, publishes bool) {
 		Ref     *uint64        `json:"ref"`
 		Publish jsontext.Value `json:"publish"`
 	}
-	_ = json.Unmarshal(object, &named, lenient) // to decode it fails, too
+	_ = json.Unmarshal(object, &named, lenient) // decoding reports the error
 	return named.Ref, named.Publish != nil
 }
 

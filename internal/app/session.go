@@ -134,7 +134,7 @@ func (a *App) renew(ctx context.Context, c *Caller, s *session.Session) error {
 	})
 }
 
-// renewsLong reports whether to renew a session takes long: each subscription is checked.
+// renewsLong reports whether renewing a session takes long: each subscription is checked.
 func renewsLong(s *session.Session) bool { return s.Subscriptions() > quickNames }
 
 // change makes a change of subscriptions after mayChange. A session may have another grant

@@ -20,9 +20,9 @@ const (
 	MaxPage     = 1000
 )
 
-// read makes the checks of the calls that read or delete, check last. It calls do with the
-// slot, which do ends before it answers: a client that does not read its answer holds memory,
-// but keeps nobody waiting.
+// read makes the checks of the calls that read or delete, check last. It calls do while the slot
+// is held. A do that answers ends the slot first: a client that does not read its answer holds
+// memory, but keeps nobody waiting.
 func (a *App) read(ctx context.Context, c *Caller, s *slot, check func() error, do func() error) (err error) {
 	defer a.recovered(&err)
 	if err := a.admit(ctx, c, limit.Requests); err != nil {

@@ -101,7 +101,7 @@ type Authority struct {
 	failures          prometheus.Counter
 
 	trust     atomic.Pointer[trust] // in force; see rebuild
-	distrust  atomic.Bool           // a key was removed or has changed, and its sessions go on
+	distrust  atomic.Bool           // a key was removed or has changed, and its sessions are not ended yet
 	tokens    cache[*Grant]
 	certified cache[*Grant] // of certificates
 
@@ -178,8 +178,8 @@ const refreshEvery = time.Second
 
 // Run refreshes the authority, and fetches the keys of the JWKS, if there is one, until ctx
 // ends. It calls revoked when keys were removed or have changed: then sessions may have grants
-// that are revoked. Nothing else waits for a file system that hangs, and neither does the end
-// of Run, for longer than refreshEvery.
+// that are revoked. If a file system hangs, only goroutines that read files wait for it; at its end,
+// Run waits for these for at most refreshEvery.
 func (a *Authority) Run(ctx context.Context, revoked func()) {
 	var fetching sync.WaitGroup
 	defer fetching.Wait()
@@ -257,7 +257,7 @@ func (a *Authority) expire(now time.Time, revoked func()) {
 func (a *Authority) Refresh(now time.Time) (revoked bool) {
 	a.refreshFiles(now)
 	a.refreshAPIKeys(now)
-	return a.distrust.Swap(false) // last: while a file hangs, Run asks for it
+	return a.distrust.Swap(false) // last, because Run may take the flag while a file hangs
 }
 
 func (a *Authority) refreshAPIKeys(now time.Time) {
@@ -293,7 +293,7 @@ func (a *Authority) refreshFiles(now time.Time) {
 	}
 }
 
-// rebuild puts all keys in force. What other keys verified is not valid any more. It notes
+// rebuild puts all keys in force. Tokens that a removed key verified are not valid any more. It notes
 // whether a key is gone.
 func (a *Authority) rebuild() {
 	a.rebuilding.Lock()

@@ -41,7 +41,7 @@ type pastRefusal struct {
 	at time.Time
 }
 
-// refusedFor is how long a refusal holds, because its text may tell the time.
+// refusedFor is how long a refusal is remembered: not long, because its text may have a duration.
 const refusedFor = 10 * time.Second
 
 // Bounds of the caches. They do not count against memory.budget: those of grants together take at
@@ -88,7 +88,7 @@ func (c *cache[V]) get(d *digest) (v V, ok bool) {
 	return found.value, ok
 }
 
-// put remembers a value that takes so many bytes.
+// put remembers a value, which counts as that many bytes.
 func (c *cache[V]) put(d *digest, v V, bytes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

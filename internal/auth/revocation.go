@@ -91,8 +91,8 @@ const (
 	// maxTokenIDBytes bounds the id of a revoked token.
 	maxTokenIDBytes = 256
 
-	// revocationSlack is how much longer than tokens and certificates may be valid a revocation is
-	// kept. It is more than the tolerance for clocks when exp is checked.
+	// revocationSlack is how long a revocation is kept after the last token or certificate that it
+	// refuses has expired. It is more than the tolerance for clocks when exp is checked.
 	revocationSlack = 10 * time.Minute
 
 	// maxStaleLines is how many lines that do not count any more the file may have, besides as
@@ -104,8 +104,8 @@ const (
 )
 
 // OpenRevocations reads the file at path, or makes it, and locks it until Close. tokens is how
-// long a token may be valid. subjects is how long a token or certificate of a subject may be;
-// 0: without end. An error says what is wrong with the file, and where.
+// long a token may be valid. subjects is how long a token or certificate may be valid; 0: a
+// revocation of a subject never ends. An error says what is wrong with the file, and where.
 func OpenRevocations(path string, tokens, subjects time.Duration, log *zap.Logger, now time.Time) (*Revocations, error) {
 	r := &Revocations{path: path, most: maxRevocations, log: log, times: make(map[revokee]int64)}
 	r.keep[ofToken] = tokens + revocationSlack
@@ -262,11 +262,11 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 		return nil // the same millisecond, or the clock went back
 	case again || free.IsZero():
 	case free.Equal(never):
-		return wire.NewProblem(wire.CodeOverloaded, "refuse all certificates of an authority: remove it from tls.client_ca; later set tls.client_max_age, so that revocations end",
-			"the list of revocations is full: it has %d, and none ends, because certificates may be valid for any time", r.most)
+		return wire.NewProblem(wire.CodeOverloaded, "remove the authority of the certificates from tls.client_ca, or set tls.client_max_age so that revocations expire",
+			"the list of revocations is full: it has %d, and none expires, because tls.client_max_age is not set", r.most)
 	case free.After(now):
 		return wire.NewProblem(wire.CodeOverloaded, "wait, or refuse all tokens: replace the keys of auth.keys",
-			"the list of revocations is full: it has %d, and the next ends at %s", r.most, free.UTC().Format(time.RFC3339)).Retry(free.Sub(now))
+			"the list of revocations is full: it has %d, and the next one expires at %s", r.most, free.UTC().Format(time.RFC3339)).Retry(free.Sub(now))
 	}
 	if err := r.write(added); err != nil {
 		r.log.Error("cannot write auth.revocations", zap.Error(err))

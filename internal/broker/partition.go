@@ -71,8 +71,8 @@ func (p *partition) begin(epoch string, floor, number uint64) (another bool) {
 }
 
 // A loss says that the log has lost entries of any topics, up to the offset last. If first is
-// lower, it stands for several losses: the oldest was at first, the newest at last, and the
-// others are not known one by one.
+// lower than last, it stands for several losses that were merged: the oldest has the offset first,
+// the newest the offset last, and those of the others are not known.
 type loss struct{ first, last uint64 }
 
 // maxLosses bounds the losses that are remembered one by one. The oldest are merged.

@@ -130,7 +130,7 @@ func (r *reader) readAll(from, to int) {
 }
 
 // skipLosses skips what the log has lost up to an offset, unless it was read before. Among
-// several losses that are not known one by one, each message may follow one.
+// several losses, whose offsets are not known, any message may come after a lost one.
 func (r *reader) skipLosses(upTo uint64) {
 	for _, l := range r.how.losses {
 		if last := min(l.last, upTo); max(l.first, r.at.Offset+1) <= last {

@@ -71,7 +71,7 @@ func contradictions(c *Config) mistakes {
 	checkTLS(&m, c.TLS, c.ServesTLS())
 	checkACME(&m, c)
 	m.check(c.Auth.CertificateMaxAge == 0 || c.TLS.ClientCA != "", "tls.client_max_age", "tls.client_ca",
-		"is set, but clients cannot show certificates: name their authorities in tls.client_ca, or omit it")
+		"is set, but clients cannot show certificates: name their authorities in tls.client_ca, or omit tls.client_max_age")
 	m.check(c.Auth.Certificates == "" || c.TLS.ClientCA != "", "auth.certificates", "tls.client_ca",
 		"is set, but clients cannot show certificates: name their authorities in tls.client_ca")
 	checkAuth(&m, c.Auth)

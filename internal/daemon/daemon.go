@@ -251,7 +251,7 @@ func (d *Daemon) release() {
 	select {
 	case <-closed:
 	case <-time.After(filesTimeout):
-		d.log.Warn("the file system of auth.revocations, or of a file of keys, does not answer: the daemon ends without it; a revocation that was not answered may be missing")
+		d.log.Warn("the file system of auth.revocations, or of a file of keys, does not answer: the daemon stops without waiting longer; a revocation that was not acknowledged may not be on disk")
 	}
 	d.traces.Close()
 }

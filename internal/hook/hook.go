@@ -50,9 +50,9 @@ type Principal struct {
 
 // Slots bounds the calls in flight.
 type Slots interface {
-	// Enter waits for a slot, for a limited time or until ctx ends. Addresses, for which their
-	// accounts stand, get slots in turn. The error is a *wire.Problem or that of ctx. Without an
-	// error, call Leave.
+	// Enter waits for a slot, for a limited time or until ctx ends. Addresses get slots in turn:
+	// of is the memory account of the caller's address; nil: none. The error is a *wire.Problem
+	// or that of ctx. Without an error, call Leave.
 	Enter(ctx context.Context, of *memory.Client) error
 	Leave()
 }

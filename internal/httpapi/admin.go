@@ -117,7 +117,7 @@ func bounded(h http.Handler) http.Handler {
 		r.Body = http.NoBody
 		if seconds := r.URL.Query().Get("seconds"); seconds != "" {
 			if n, err := strconv.ParseFloat(seconds, 64); err != nil || !(n > 0 && n <= mostProfileSeconds) {
-				writeProblem(w, wire.NewProblem(wire.CodeInvalidRequest, fmt.Sprintf("send seconds=N, with N from 1 to %d", mostProfileSeconds), "seconds is not valid"))
+				writeProblem(w, wire.NewProblem(wire.CodeInvalidRequest, fmt.Sprintf("send seconds=N, with N above 0 and at most %d", mostProfileSeconds), "seconds is not valid"))
 				return
 			}
 		}

@@ -39,8 +39,8 @@ type conn struct {
 	spent uint16 // steps of the turn, beyond those that were taken; see spend
 }
 
-// What a connection takes while it waits, and a two-way connection besides: the conversation, and
-// the request that opened it.
+// Bytes of a connection that waits, and those that a two-way connection has besides: its
+// conversation, and the request that opened it.
 const (
 	connBytes = 672
 	talkBytes = 3072
@@ -111,8 +111,8 @@ func (c *conn) proceed() {
 	}
 }
 
-// spend counts what names topics as more steps, by its bytes: each topic costs about as much as a
-// step. So a turn takes about 2 ms at most.
+// spend counts bytes that name topics as more steps, since a topic costs about as much as a step.
+// So a turn takes about 2 ms at most.
 func (c *conn) spend(bytes int) { c.spent += uint16(min(bytes/bytesOfStep, turn)) }
 
 const bytesOfStep = 32

@@ -86,7 +86,7 @@ type Lane struct {
 	mu      sync.Mutex     // guards the fields below but running, and opening loops
 	closed  bool           // no connection may join
 	minute  int64          // of the lane's age
-	longest time.Duration  // turn of a loop in it
+	longest time.Duration  // longest turn of any loop in it
 	before  time.Duration  // the same in the minute before
 	running sync.WaitGroup // connections and their goroutines; a new connection counts under mu
 }

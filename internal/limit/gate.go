@@ -54,8 +54,8 @@ func NewGate(name, setting string, slots, queue int, wait time.Duration, m *metr
 	}
 }
 
-// Enter takes a slot for a caller at an address, now or after a wait. The account of the address
-// stands for it; nil: none. If the queue is full, or no slot became free in time, the error is a
+// Enter takes a slot, now or after a wait. of is the memory account of the caller's address; nil:
+// none. If the queue is full, or no slot became free in time, the error is a
 // *wire.Problem, overloaded. If ctx ends first, or has ended when Enter would wait, the error is
 // that of ctx. Without an error, call Leave.
 func (g *Gate) Enter(ctx context.Context, of *memory.Client) error {
@@ -84,8 +84,8 @@ func (g *Gate) Enter(ctx context.Context, of *memory.Client) error {
 	return g.await(ctx, own, inLine, ready, wait)
 }
 
-// placeLocked returns the longest line, if its newest caller has to give its place in the queue
-// to another of the line own, which may be nil. Otherwise it returns nil.
+// placeLocked returns the longest line, if its newest caller must leave the queue for a new caller
+// of the line own; nil: of a new address. Otherwise it returns nil.
 func (g *Gate) placeLocked(own *line) *line {
 	least := 2
 	if own != nil {

@@ -30,8 +30,8 @@ type Limiter struct {
 	metrics *metrics.Metrics
 
 	inForce     atomic.Pointer[inForce]
-	calls       *Gate // that change something
-	reads       *Gate // calls that do not
+	calls       *Gate // for publishes and changes
+	reads       *Gate // for calls that only read
 	signatures  *Gate // checks of the signatures of tokens
 	turns       *Gate // long work that requests and commands cause
 	sessions    *Gate
@@ -120,8 +120,8 @@ func (l *Limiter) Reload(cfg Config) {
 	l.sessions.Set(cfg.Sessions, cfg.PendingSessions, cfg.Wait)
 }
 
-// atATime is how many signatures are checked, and how much long work is done, at a time: the
-// other cores are for deliveries.
+// atATime is the number of slots for checks of signatures, and again for long work: half the
+// cores, at least one. So neither kind alone keeps all cores from deliveries.
 func atATime() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 // Sessions returns the gate whose slots are sessions.
@@ -131,8 +131,8 @@ func (l *Limiter) Sessions() *Gate { return l.sessions }
 func (l *Limiter) Signatures() *Gate { return l.signatures }
 
 // Turns returns the gate of long work, such as decoding a large body or encoding a list. A caller
-// waits until its context ends: a request or connection has one at most, and what waits counts as
-// memory or holds a slot.
+// waits until its context ends. That needs no other bound: each request or connection waits for at
+// most one turn, and counts as memory or holds a slot.
 func (l *Limiter) Turns() *Gate { return l.turns }
 
 // Config returns the limits in force.

@@ -96,7 +96,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 	send("certificate_expires_timestamp_seconds", "Time at which the certificate for clients expires, in seconds since 1970; 0 without TLS.", expires)
 
-	memory := labelled("memory_bytes", "Memory that counts against the budget, by kind: history, frames (encodings), queues (with sessions and their connections), topics (with subscriptions, patterns and members of presence), unfinished (bodies and commands that have not arrived in full), unread (answers that clients have not read).", "kind")
+	memory := labelled("memory_bytes", "Memory that counts against the budget, by kind: history, frames (encodings), queues (with sessions and their connections), topics (with subscriptions, patterns and members of presence), unfinished (bodies and commands that have not arrived in full, or wait to be carried out), unread (answers that clients have not read).", "kind")
 	for kind, bytes := range now.Memory {
 		memory(kind, float64(bytes))
 	}

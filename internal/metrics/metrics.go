@@ -146,7 +146,7 @@ func New(version string) *Metrics {
 		Published:        f.counter("messages_published_total", "Messages accepted from publishers."),
 		PublishedBytes:   f.counter("messages_published_bytes_total", "Payload bytes of accepted messages."),
 		Refused:          f.counters("requests_refused_total", "Refused requests, by the code of the problem.", "code"),
-		Limited:          f.counters("limited_total", "Refusals because of a limit, by limit: a setting without the prefix limits., memory, open_files, fan_out (delivery of a topic's messages lags behind), or stateless_sessions.", "limit"),
+		Limited:          f.counters("limited_total", "Refusals because of a limit, by limit: a setting without the prefix limits., reads (requests that only read), signatures (checks of tokens), memory, open_files, fan_out (delivery of a topic's messages lags behind), or stateless_sessions.", "limit"),
 		WaitSeconds:      f.histograms("wait_seconds", "Time that calls and session openings waited for a slot, by limit. Those that did not wait are not counted.", "limit", prometheus.ExponentialBuckets(1e-3, 4, 8)),
 		ConnectionsEnded: f.counters("connections_ended_total", "Connections that the daemon closed because of their clients, by reason: refused (too many), slow_head and slow_body (a handshake, a request or a command arrived too slowly), slow_reader (the client did not read), silent (the client sent nothing, or no pings).", "reason"),
 		Evicted:          f.counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted (by newer messages of the topic), deleted, lost (in a crash), memory (the budget was full), disk (histories took more than a quarter of store.bytes).", "reason"),
@@ -163,7 +163,7 @@ func New(version string) *Metrics {
 		CertificateFailures: f.counter("certificate_failures_total", "Failures to read, get or renew the certificate."),
 		LaneConnections:     f.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."}),
 		LaneLongestTurn: f.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "lane_longest_turn_seconds", Help: "Longest turn of a connection in an event loop of the lane, in this minute and the one before. The other connections of the loop waited for it.",
+			Name: prefix + "lane_longest_turn_seconds", Help: "Longest time that an event loop of the lane worked without serving its other connections, in this minute and the one before.",
 		}),
 		LaneReturned:    f.counter("lane_returned_total", "Connections that the lane gave back to net/http: a request was of another kind, or arrived too slowly."),
 		delivered:       f.counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
@@ -177,7 +177,7 @@ func New(version string) *Metrics {
 		Presence:        f.counters("presence_events_total", "Presence events, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
 	}
 	m.Store = newStore(f)
-	m.AccessLogDropped = f.counter("access_log_dropped_total", "Entries of the access log that were dropped because the log is written too slowly.")
+	m.AccessLogDropped = f.counter("access_log_dropped_total", "Entries of the access log that were dropped because they arrived faster than they could be encoded.")
 	m.LogDropped = f.counters("log_dropped_total", "Lines of the log that were dropped because its reader was too slow or had ended, by level: debug, info, warn, or error.", "level")
 	m.Spans = f.counters("spans_total", "Spans of traces, by outcome: sent (to the collector), failed (the collector did not take them), dropped (too many spans waited; a trace that did not begin, because 100 had begun in that second, counts as one).", "outcome")
 	fromZero(m.Spans, []string{SpansSent, SpansFailed, SpansDropped})

@@ -66,8 +66,8 @@ func (unheard) SessionEnded(uint64, string, string) {}
 
 // Slots are held by sessions, one each, from their opening to their end.
 type Slots interface {
-	// Enter takes a slot for a client at an address, whose account stands for it, or waits for
-	// one. The error is a *wire.Problem, or ctx's.
+	// Enter takes a slot, or waits for one. of is the memory account of the client's address;
+	// nil: none. The error is a *wire.Problem, or ctx's.
 	Enter(ctx context.Context, of *memory.Client) error
 	Leave()
 }

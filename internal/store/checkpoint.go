@@ -95,7 +95,7 @@ func (w *WAL) wantCheckpoint() {
 // isCheckpointDue reports whether a checkpoint is wanted, or must repair the log, or
 // whether the segments are larger than what they hold, or too many: each start makes one,
 // however small. If store.bytes is used up, a sixteenth of it is enough, also if the
-// checkpoint would be that much smaller. Likewise on a full disk, if that frees some of it.
+// checkpoint would be that much smaller. On a full disk a sixteenth of the histories is enough.
 func (w *WAL) isCheckpointDue() bool {
 	w.writing.Lock()
 	defer w.unlock()

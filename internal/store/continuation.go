@@ -174,8 +174,8 @@ func appendRecord(b []byte, r record, key uint32) []byte {
 	return b
 }
 
-// keepState makes a checkpoint of what a new log begins with, or a repaired one; else if the
-// disk has no space for the reserve, before entries take what is left.
+// keepState makes a checkpoint of a new or repaired log. For another log it does so only if the disk
+// has no space for the reserve, before entries take what is left.
 func (r *recovering) keepState(now time.Time) error {
 	w := r.wal
 	if !w.repairs && (r.newest != nil || w.applied.Load() == 0) {

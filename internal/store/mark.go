@@ -11,14 +11,14 @@ import (
 
 // A mark says how far a log reaches on disk. It is in a file of its own, so that a start
 // notices a log that ends too early: the newest segment was removed, was cut, or is an older copy.
-// A mark never has more than the disk: a checkpoint may replace the segment, but then a newer
+// A mark never says more than what is durable: a checkpoint may replace the segment, but then a newer
 // segment follows.
 type mark struct {
 	segment uint64 // the newest one that is durable, and so is its name
 	size    int64  // so many bytes of it are durable
 	synced  uint64 // all entries up to this number are durable
 	lease   uint64
-	never   bool // the daemon syncs seldom, and has not stopped cleanly
+	never   bool // store.sync is never, and the daemon has not stopped cleanly
 }
 
 // reach notes that a segment is durable up to a length.
@@ -33,8 +33,8 @@ const (
 	markMagic = "pubsubM1"
 )
 
-// markStep writes what was durable at the last call. Whoever lists the folder and then links or
-// opens its files, gets all files that the mark names, unless that takes a second.
+// markStep writes what was durable at the last call, a second ago. So a backup that lists the
+// folder and then links or opens its files within a second has all files that the mark names.
 func (w *WAL) markStep() {
 	due := w.nextMark
 	w.writing.Lock()
@@ -127,7 +127,7 @@ func (r *recovering) checkMark() error {
 		return nil
 	}
 	return fmt.Errorf("the log ends early: %s, byte %d: %s. A crash cannot cause this: a file was removed or cut, or is an older copy. "+
-		"Entries up to %d can be read. Put the file back, or %s. If the folder is a backup, run it with --restored", bad.file, bad.at, bad.why, r.last, toRepair)
+		"Entries up to %d can be read. Put the file back, or %s. If the folder is a copy from a backup, add --restored to the repair", bad.file, bad.at, bad.why, r.last, toRepair)
 }
 
 // endsBefore returns where the log that was read ends before a mark, or nil.

@@ -56,7 +56,7 @@ func diskRemedy(err error) string {
 	case errors.Is(err, syscall.EROFS):
 		return " (mount the disk of store.dir so that it can be written)"
 	case errors.Is(err, fs.ErrPermission):
-		return " (give the user of the daemon store.dir and all files in it, for instance with chown -R)"
+		return " (make the daemon's user the owner of store.dir and of all files in it, for instance with chown -R)"
 	}
 	return ""
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // The reserve is a file that takes space on the disk: as much as the header of a new segment
-// and the next checkpoint. When the disk is full, a checkpoint gets that space, because only a
+// and the next checkpoint, but at most mostReserve. When the disk is full, a checkpoint gets that space, because only a
 // checkpoint frees more. The content of the file has no meaning. A start removes it, and
 // makes a new one.
 const (

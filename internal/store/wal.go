@@ -64,7 +64,7 @@ type WAL struct {
 	damages   int        // number of failed syncs
 	fault     error      // why the last write failed
 	failed    int        // bytes of the largest write that failed since one succeeded
-	full      error      // the disk is full, and a checkpoint has the reserve; nil: else
+	full      error      // the disk is full, and a checkpoint has the reserve; nil otherwise
 	buffer    []byte     // of the batch
 	newest    uint64     // the number of the newest file
 	baseBytes int64      // of the newest checkpoint

@@ -153,7 +153,7 @@ func (a *Answer) Go(ahead bool) (session.State, error) {
 // quickBytes is how many bytes of messages Go encodes and deflates.
 const quickBytes = 64 << 10
 
-// takesLong reports whether to encode frames takes too long for a loop.
+// takesLong reports whether encoding frames takes too long for an event loop.
 func (a *Answer) takesLong(frames []*frame.Frame) bool {
 	bytes := 0
 	for _, f := range frames {
