@@ -95,22 +95,27 @@ func (w *WAL) wantCheckpoint() {
 // isCheckpointDue reports whether a checkpoint is wanted, or must repair the log, or
 // whether the segments are larger than what they hold, or too many: each start makes one,
 // however small. If store.bytes is used up, a sixteenth of it is enough, also if the
-// checkpoint would be that much smaller. On a full disk a sixteenth of the histories is enough.
+// checkpoint would be that much smaller than the newest one: for instance, topics were deleted.
+// Likewise on a full disk a sixteenth of the histories, or half if only the reserve cannot grow.
 func (w *WAL) isCheckpointDue() bool {
 	w.writing.Lock()
 	defer w.unlock()
-	most := max(w.cfg.checkpointBytes, w.broker.LiveBytes())
-	if w.cfg.Bytes > 0 {
+	live, isFull := w.broker.LiveBytes(), w.isFullLocked()
+	most := max(w.cfg.checkpointBytes, live)
+	switch {
+	case isFull:
+		most = w.cfg.Bytes / 16
+	case w.cfg.Bytes > 0:
 		most = min(most, w.cfg.Bytes/4)
 	}
-	if w.isFullLocked() {
-		most = w.cfg.Bytes / 16
-	}
-	if isDiskFull(w.fault) || isDiskFull(w.reserveErr) {
-		most = min(most, max(w.broker.LiveBytes()/16, w.cfg.segmentBytes/64))
+	switch least := w.cfg.segmentBytes / 64; {
+	case isDiskFull(w.fault):
+		most, isFull = min(most, max(live/16, least)), true
+	case isDiskFull(w.reserveErr):
+		most, isFull = min(most, max(live/2, least)), true
 	}
 	tooMany := int64(len(w.segments)) > spareSegments+most/w.cfg.segmentBytes
-	return w.wanted || w.damaged != nil || tooMany || w.bytesLocked()-w.baseBytes > most || w.isFullLocked() && w.canShrinkLocked()
+	return w.wanted || w.damaged != nil || tooMany || w.bytesLocked()-w.baseBytes > most || isFull && w.baseLive-live > most
 }
 
 // spareSegments is how many segments there may be besides full ones.
@@ -127,10 +132,6 @@ func (w *WAL) bytesLocked() int64 {
 
 // isFullLocked reports whether the files have reached store.bytes.
 func (w *WAL) isFullLocked() bool { return w.cfg.Bytes > 0 && w.bytesLocked() >= w.cfg.Bytes }
-
-// canShrinkLocked reports whether a checkpoint would be smaller than the newest one: for
-// instance, topics were deleted.
-func (w *WAL) canShrinkLocked() bool { return w.baseLive-w.broker.LiveBytes() > w.cfg.Bytes/16 }
 
 // evict evicts messages if a checkpoint would take more than a quarter of store.bytes. At
 // most the files are an old checkpoint, the segments after it, a new one, and the segments
@@ -338,5 +339,7 @@ func (w *WAL) abortCheckpoint() {
 func (w *WAL) countPart(bytes int64) {
 	w.writing.Lock()
 	defer w.unlock()
-	w.partBytes = bytes
+	if w.partBytes = bytes; bytes > mostReserve {
+		w.full = nil // the reserve is used up, so publishes do not take it
+	}
 }

@@ -180,7 +180,7 @@ func (r *recovering) keepState(now time.Time) error {
 	w := r.wal
 	if !w.repairs && (r.newest != nil || w.applied.Load() == 0) {
 		w.keepReserve(now)
-		for isDiskFull(w.reserveErr) && w.checkpointStep(now) {
+		for isDiskFull(w.reserveErr) && (w.stopped == nil || w.stopped() == nil) && w.checkpointStep(now) {
 		}
 		return nil
 	}

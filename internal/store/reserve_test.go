@@ -134,6 +134,48 @@ func TestPublishesDoNotTakeAReserveThatIsTooSmall(t *testing.T) {
 	require.NoError(t, d.tryKilobyte())
 }
 
+// A disk is full, and the newest checkpoint has nearly all of the log. Its messages expire.
+func TestACheckpointFreesADiskOfAnOlderCheckpoint(t *testing.T) {
+	d, small := onSmallDisk(t)
+	for range 30 {
+		require.NoError(t, d.tryKilobyte())
+	}
+	now := time.Now()
+	d.wal.syncStep(now)
+	d.checkpoint()
+	used, err := small.used()
+	require.NoError(t, err)
+	small.space = used
+	require.Error(t, d.tryKilobyte())
+	d.Broker.Sweep(now.Add(2 * d.config.HistoryAge))
+	require.Error(t, d.tryKilobyte())
+	d.second(now.Add(time.Hour))
+	require.NoError(t, d.tryKilobyte())
+}
+
+// A disk is full for a moment. A checkpoint that is larger than the reserve needs its space, but
+// holds publishes up no longer.
+func TestALargeCheckpointDoesNotHoldUpPublishes(t *testing.T) {
+	d, small := onSmallDisk(t)
+	small.space = 0
+	for i := range mostReserve>>20 + 2 {
+		d.publish(fmt.Sprint("large.", i), strings.Repeat("1", 1<<20))
+	}
+	now := time.Now()
+	d.wal.syncStep(now)
+	d.wal.wantCheckpoint()
+	small.space = 1
+	require.Error(t, d.tryKilobyte())
+	small.space = 0
+	require.True(t, d.wal.checkpointStep(now))
+	for d.wal.checkpoint.file.size <= mostReserve {
+		require.ErrorIs(t, d.tryKilobyte(), &wire.Problem{Code: wire.CodeOverloaded})
+		require.True(t, d.wal.checkpointStep(now))
+	}
+	require.NoError(t, d.tryKilobyte())
+	require.NotNil(t, d.wal.checkpoint)
+}
+
 // Others take all space that a checkpoint frees. The daemon does not make one every second.
 func TestNoCheckpointIsMadeThatFreesNothing(t *testing.T) {
 	d, small := onSmallDisk(t)
