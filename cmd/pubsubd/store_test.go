@@ -76,7 +76,7 @@ func TestAnOperatorLooksIntoALog(t *testing.T) {
 		r = run(t, nil, "store", "verify", dir)
 		require.Zero(t, r.code, r.stderr)
 		require.Contains(t, r.stdout, "3 messages in 2 topics; a start recovers all entries\n")
-		require.Regexp(t, `entries up to 3 of 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ, `, r.stdout)
+		require.Regexp(t, `entries up to 3 \(newest message published at 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\), `, r.stdout)
 		r = run(t, nil, "store", "export", dir)
 		require.Zero(t, r.code, r.stderr)
 		require.Equal(t, 3, strings.Count(r.stdout, "\n"))

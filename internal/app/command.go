@@ -40,9 +40,10 @@ func (c *commands) do(ctx context.Context, s *session.Session, a transport.Actio
 	case command == nil: // not even a ref
 		return nil, nil, err
 	}
-	var change func() error
+	var change func(inTurn bool) error
 	if err == nil {
 		reply, change, err = c.carryOut(NoWait, s, command, c.then(command, resume))
+		err = orWouldWait(err)
 	} else {
 		err = c.app.Reject(c.caller, err)
 	}
@@ -53,7 +54,7 @@ func (c *commands) do(ctx context.Context, s *session.Session, a transport.Actio
 		return nil, nil, transport.ErrPending
 	}
 	if change != nil {
-		err = change()
+		err = change(false)
 	}
 	return c.reply(command.Ref, reply, err), nil, nil
 }
@@ -76,9 +77,10 @@ func (c *commands) then(command *wire.Command, resume transport.Resume) Then {
 
 // doLarge is do for a command that takes long. It waits for a turn, and is decoded only if the
 // rates allow it. A panic while it is decoded ends the connection. It counts as memory until its
-// reply, because its change waits for a second turn, and for the connection's output.
+// reply, because its change waits for a second turn. A publish is carried out also if its client
+// closes the connection right behind it, as a small one is.
 func (c *commands) doLarge(s *session.Session, read transport.Large) transport.Later {
-	return func(ctx context.Context) transport.Finish {
+	return func(ctx context.Context) (transport.Finish, func()) {
 		defer func() { c.caller.paid = false }()
 		var command *wire.Command
 		held := &memory.UnfinishedBytes{}
@@ -90,15 +92,18 @@ func (c *commands) doLarge(s *session.Session, read transport.Large) transport.L
 		switch {
 		case command == nil: // not even a ref
 			_ = c.hold(held, 0) // fewer bytes are never refused
-			return func() (*wire.Reply, error) { return nil, err }
+			return func() (*wire.Reply, error) { return nil, err }, func() {}
 		case err == nil:
 			err = ErrWouldWait
 		}
-		finish := c.later(s, command, err)(ctx)
+		if command.Publish != nil {
+			ctx = context.WithoutCancel(ctx)
+		}
+		finish, release := c.later(s, command, err)(ctx)
 		return func() (*wire.Reply, error) {
 			defer func() { _ = c.hold(held, 0) }()
 			return finish()
-		}
+		}, release
 	}
 }
 
@@ -158,26 +163,40 @@ func peekJSON(object []byte) (ref *uint64, publishes bool) {
 }
 
 // later returns the rest of a command that ended with err: it has to wait, or its refusal
-// is delayed. A panic fails the command only.
+// is delayed. A panic fails the command only. A change that takes long waits for its turn
+// while frames are written, and keeps the turn only if it can have the output at once: a client
+// may not read.
 func (c *commands) later(s *session.Session, command *wire.Command, err error) transport.Later {
-	return func(ctx context.Context) transport.Finish {
+	return func(ctx context.Context) (transport.Finish, func()) {
 		var reply *wire.Reply
-		var change func() error
+		var change func(inTurn bool) error
+		inTurn, turns := false, c.app.cfg.Limiter.Turns()
+		release := func() {
+			if inTurn {
+				inTurn = false
+				turns.Leave()
+			}
+		}
 		if errors.Is(err, ErrWouldWait) {
 			err = c.survive(func() (err error) {
 				reply, change, err = c.carryOut(ctx, s, command, nil)
 				return err
 			})
 		}
+		if change != nil && takesLong(command.Subscribe, command.Unsubscribe) {
+			err = turns.Enter(ctx, c.caller.Who.Client())
+			inTurn = err == nil
+		}
 		if refusal, ok := errors.AsType[*limit.Refusal](err); ok {
 			c.app.cfg.Limiter.Hold(ctx, refusal)
 		}
 		return func() (*wire.Reply, error) {
-			if change != nil {
-				err = c.survive(change)
+			defer release()
+			if change != nil && err == nil {
+				err = c.survive(func() error { return change(inTurn) })
 			}
 			return c.reply(command.Ref, reply, err), nil
-		}
+		}, release
 	}
 }
 
@@ -209,7 +228,7 @@ func (c *commands) reply(ref *uint64, reply *wire.Reply, err error) *wire.Reply 
 // carryOut carries out a command and returns its reply, but for the ref. It leaves a
 // change of subscriptions to the caller, who makes it, once, when nothing can be written
 // before the reply. A publish that waits for the log ends in then, unless that is nil.
-func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wire.Command, then Then) (reply *wire.Reply, change func() error, err error) {
+func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wire.Command, then Then) (reply *wire.Reply, change func(inTurn bool) error, err error) {
 	if err := checkCommand(command); err != nil {
 		return nil, nil, c.app.Reject(c.caller, err)
 	}
@@ -240,8 +259,8 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		if err != nil {
 			return nil, nil, err
 		}
-		change = func() (err error) {
-			reply.Positions, err = c.app.change(ctx, &c.caller, s, r)
+		change = func(inTurn bool) (err error) {
+			reply.Positions, err = c.app.change(ctx, &c.caller, s, r, inTurn)
 			return err
 		}
 	}

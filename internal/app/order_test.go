@@ -285,7 +285,7 @@ func TestAHookThatWasJustAddedIsNotWaitedFor(t *testing.T) {
 }
 
 // finished returns the reply to a command that does not end the connection.
-func finished(finish transport.Finish) *wire.Reply {
+func finished(finish transport.Finish, _ ...func()) *wire.Reply {
 	reply, err := finish()
 	if err != nil {
 		panic(err)
@@ -328,7 +328,7 @@ func TestACommandThatTheApplicationIsAskedAboutRunsLater(t *testing.T) {
 	reply, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"subscribe":["asked"],"ref":1}`)}, nil)
 	require.NoError(t, err)
 	require.Nil(t, reply)
-	finish := later(t.Context())
+	finish, _ := later(t.Context())
 	require.False(t, a.cfg.Broker.Has("asked"), "finish subscribes, before the reply")
 	reply = finished(finish)
 	require.Nil(t, reply.Problem, "it is the first")

@@ -116,14 +116,14 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 	if err != nil {
 		return err
 	}
+	place.end() // what follows may wait for its turn
 	if err := a.renew(ctx, &c, s); err != nil {
 		return err
 	}
-	positions, err := a.change(ctx, &c, s, r)
+	positions, err := a.change(ctx, &c, s, r, false)
 	if err != nil {
 		return err
 	}
-	place.end()
 	return answer(wire.SessionChanged{Positions: positions, ExpiresMS: s.Grant().ExpiresMS(time.Now())})
 }
 
@@ -137,11 +137,12 @@ func (a *App) renew(ctx context.Context, c *Caller, s *session.Session) error {
 // renewsLong reports whether renewing a session takes long: each subscription is checked.
 func renewsLong(s *session.Session) bool { return s.Subscriptions() > quickNames }
 
-// change makes a change of subscriptions after mayChange. A session may have another grant
+// change makes a change of subscriptions after mayChange. If it takes long, it waits for its turn,
+// unless the caller is in turn already. A session may have another grant
 // than the caller, who can use an older token or one that does not renew. Rights of the
 // caller that the session's grant lacks must not outlive the caller's token in the session.
-func (a *App) change(ctx context.Context, c *Caller, s *session.Session, r wire.ChangeRequest) (positions []wire.Position, err error) {
-	err = a.inTurn(ctx, c, takesLong(r.Add, r.Remove), func() (err error) {
+func (a *App) change(ctx context.Context, c *Caller, s *session.Session, r wire.ChangeRequest, inTurn bool) (positions []wire.Position, err error) {
+	err = a.inTurn(ctx, c, !inTurn && takesLong(r.Add, r.Remove), func() (err error) {
 		positions, err = s.Change(r.Add, r.Remove, func(g *auth.Grant, name string) bool {
 			return g == c.grant || a.cfg.Authority.Allow(g, auth.Subscribe, name) == nil
 		})

@@ -238,30 +238,24 @@ func TestALargeCommandWaitsForItsTurn(t *testing.T) {
 		others := a.takeTurns(t, turns())
 		command, read := large([]byte(`{"subscribe":` + named(500) + `,"ref":1}`))
 		var finish transport.Finish
-		go func() { finish = doLarge(t, d, command)(t.Context()) }()
+		go func() { finish, _ = doLarge(t, d, command)(t.Context()) }()
 		synctest.Wait()
 		require.False(t, *read)
 		others()
 		synctest.Wait()
 		require.True(t, *read)
 		require.False(t, a.cfg.Broker.Has("n1"))
-
-		others = a.takeTurns(t, turns())
-		var reply *wire.Reply
-		go func() { reply = finished(finish) }()
-		synctest.Wait()
-		require.Nil(t, reply)
-		others()
-		synctest.Wait()
-		require.Nil(t, reply.Problem)
-		require.Len(t, reply.Positions, 500)
+		require.Len(t, finished(finish).Positions, 500)
 
 		others = a.takeTurns(t, turns())
 		defer others()
 		ctx, leave := context.WithCancel(t.Context())
 		command, read = large([]byte(`{"ping":true}`))
 		var err error
-		go func() { _, err = doLarge(t, d, command)(ctx)() }()
+		go func() {
+			finish, _ := doLarge(t, d, command)(ctx)
+			_, err = finish()
+		}()
 		synctest.Wait()
 		leave()
 		synctest.Wait()
@@ -270,20 +264,72 @@ func TestALargeCommandWaitsForItsTurn(t *testing.T) {
 	})
 }
 
-// What a command changes waits for the output, which its client may not read. It keeps nobody else
-// from a slot meanwhile.
-func TestAChangeThatWaitsForTheOutputHasNoSlot(t *testing.T) {
+// What a command changes waits for its turn without the output. A client may not read, so a change
+// that waits for the output has no slot, and gives its turn to others.
+func TestAChangeThatWaitsForTheOutputHasNoTurn(t *testing.T) {
 	a := newApp(t)
-	d := a.connected(t, "json")
-	_, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"subscribe":["a.*"],"ref":1}`)}, nil)
-	require.NoError(t, err)
-	finish := later(t.Context())
-	var g metrics.Gauges
-	a.cfg.Limiter.Gauges(&g)
-	for _, l := range g.Limits {
-		require.Zero(t, l.InUse, l.Name)
-	}
-	require.Nil(t, finished(finish).Problem)
+	synctest.Test(t, func(t *testing.T) {
+		inUse := func() (names []string) {
+			var g metrics.Gauges
+			a.cfg.Limiter.Gauges(&g)
+			for _, l := range g.Limits {
+				if l.InUse > 0 {
+					names = append(names, l.Name)
+				}
+			}
+			return names
+		}
+		d := a.connected(t, "json")
+		for _, free := range []bool{true, false} {
+			others := a.takeTurns(t, turns())
+			_, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"subscribe":["a.*"],"ref":1}`)}, nil)
+			require.NoError(t, err)
+			var finish transport.Finish
+			var release func()
+			go func() { finish, release = later(t.Context()) }()
+			synctest.Wait()
+			require.Nil(t, finish)
+			others()
+			synctest.Wait()
+			require.Equal(t, []string{"turns"}, inUse())
+			var reply *wire.Reply
+			if !free {
+				release()
+				require.Empty(t, inUse())
+				others = a.takeTurns(t, turns())
+			}
+			go func() { reply = finished(finish) }()
+			synctest.Wait()
+			if !free {
+				require.Nil(t, reply)
+				others()
+				synctest.Wait()
+			}
+			require.Nil(t, reply.Problem)
+			require.Empty(t, inUse())
+		}
+	})
+}
+
+// A client closes its connection right behind a large publish, which has to wait for a slot.
+func TestALargePublishOfAClientThatLeftIsPublished(t *testing.T) {
+	m := metrics.New("test")
+	a := newApp(t, func(c *Config) { c.Limiter = limit.New(limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Hour}, m) })
+	synctest.Test(t, func(t *testing.T) {
+		d := a.connected(t, "json")
+		others, err := a.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
+		require.NoError(t, err)
+		command, _ := large([]byte(`{"publish":{"topic":"a","data":1}}`))
+		later := doLarge(t, d, command)
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		go func() { finished(later(ctx)) }()
+		synctest.Wait()
+		require.False(t, a.cfg.Broker.Has("a"))
+		others.End()
+		synctest.Wait()
+		require.True(t, a.cfg.Broker.Has("a"))
+	})
 }
 
 // A large command, which may have been deflated to a few bytes, counts as memory until what it
@@ -296,7 +342,9 @@ func TestALargeCommandCountsUntilItsEnd(t *testing.T) {
 	var waiting []transport.Finish
 	for range memory.DefaultBudget/8>>20 + 2 {
 		command, _ := large([]byte(text))
-		waiting = append(waiting, doLarge(t, d, command)(t.Context()))
+		finish, release := doLarge(t, d, command)(t.Context())
+		release()
+		waiting = append(waiting, finish)
 		require.GreaterOrEqual(t, held(), int64(len(waiting))<<20)
 	}
 	var first, last *wire.Reply
@@ -348,7 +396,8 @@ func TestALargeCommandThatCannotBeReadEndsTheConnection(t *testing.T) {
 		},
 		"the call panicked": func() ([]byte, error) { panic("BUG") },
 	} {
-		reply, err := doLarge(t, d, read)(t.Context())()
+		finish, _ := doLarge(t, d, read)(t.Context())
+		reply, err := finish()
 		require.Nil(t, reply)
 		require.ErrorContains(t, err, why)
 	}

@@ -49,13 +49,8 @@ func TestACommandThatTakesLongWaitsForItsTurn(t *testing.T) {
 			require.Empty(t, s.replies)
 			k.publish("a", "1")
 			other.wantFrame(fmt.Sprintf("a%d", ref+1), "1")
-			if isDecoded := ref == 2; !isDecoded { // so what it changes waits, without messages before the reply
-				s.wantFrame(fmt.Sprintf("a%d", ref+1), "1")
-				leave()
-			} else {
-				leave()
-				s.wantFrame(fmt.Sprintf("a%d", ref+1), "1")
-			}
+			s.wantFrame(fmt.Sprintf("a%d", ref+1), "1")
+			leave()
 			if ref == 0 {
 				s.wantFrame("b01", "0")
 				require.NotEmpty(t, s.replies, "the reply was first")

@@ -118,7 +118,8 @@ func (c *conn) carryOutLater(command transport.Later) {
 	c.talk.giveUp = giveUp
 	c.lane.running.Go(func() {
 		defer giveUp()
-		finish, lend := command(ctx), make(chan struct{})
+		finish, release := command(ctx)
+		lend := make(chan struct{})
 		c.loop.post(nil, func(*conn) {
 			c.talk.lend = lend
 			if c.ending == left { // finish must be called in any case
@@ -127,6 +128,9 @@ func (c *conn) carryOutLater(command transport.Later) {
 			}
 			c.takeBack()
 			c.proceed()
+			if c.talk.lend != nil { // the output is not free
+				release()
+			}
 		})
 		<-lend
 		reply, err := finish()

@@ -216,9 +216,9 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 			c.client = make(clientContext)
 			finished := make(chan struct{}, 1)
 			waited := make(chan struct{})
-			c.carryOutLater(func(context.Context) transport.Finish {
+			c.carryOutLater(func(context.Context) (transport.Finish, func()) {
 				defer close(waited)
-				return func() (*wire.Reply, error) { finished <- struct{}{}; return nil, nil }
+				return func() (*wire.Reply, error) { finished <- struct{}{}; return nil, nil }, func() {}
 			})
 			<-waited
 			require.Eventually(t, func() bool {
@@ -230,6 +230,25 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 			leave(s, c)
 			<-finished
 		})
+	}
+}
+
+// A command that cannot have the output at once, because frames are being written, gives back its turn.
+func TestACommandWithoutTheOutputReleasesItsTurn(t *testing.T) {
+	for _, state := range []pollState{noPoll, waiting} {
+		s := newStage(t, auth.Open{})
+		s.cfg.Polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"), nil)
+		c, _ := s.connect()
+		c.talk = &conversation{Duplex: transport.Duplex{Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}}
+		c.client, c.state = make(clientContext), state
+		released, finished := false, make(chan bool, 1)
+		c.carryOutLater(func(context.Context) (transport.Finish, func()) {
+			return func() (*wire.Reply, error) { finished <- released; return nil, nil }, func() { released = true }
+		})
+		require.Eventually(t, func() bool { s.loop.deliver(false); return released || len(finished) > 0 }, time.Minute, time.Millisecond)
+		c.state = noPoll
+		c.leave()
+		require.Equal(t, state == waiting, <-finished)
 	}
 }
 

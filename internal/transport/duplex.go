@@ -16,9 +16,10 @@ import (
 )
 
 // Later does the part of a command that may wait, while the session's frames continue. It
-// stops waiting when ctx is done. finish does the rest, which may take long. The caller must
-// call Later and finish once each, and end ctx afterwards.
-type Later func(ctx context.Context) (finish Finish)
+// stops waiting when ctx is done. finish does the rest, which may take long. A caller that cannot
+// call finish at once, because others write, calls release: finish then waits for its turn anew.
+// The caller must call Later and finish once each, and end ctx afterwards.
+type Later func(ctx context.Context) (finish Finish, release func())
 
 // Finish returns the reply to a command, as Do does. The caller writes no frame between Finish
 // and the reply.
@@ -129,8 +130,11 @@ func (l *link) converse(ctx context.Context, d Duplex) {
 		reply, later, err := d.Do(ctx, d.Session, a, nil)
 		if later != nil {
 			l.mu.Unlock()
-			finish := later(ctx)
-			l.mu.Lock()
+			finish, release := later(ctx)
+			if !l.mu.TryLock() {
+				release()
+				l.mu.Lock()
+			}
 			reply, err = finish()
 		}
 		if later == nil || ctx.Err() == nil {
