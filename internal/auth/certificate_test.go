@@ -208,12 +208,12 @@ func TestAFullListOfRevocationsWithoutEnd(t *testing.T) {
 	require.NoError(t, r.Add("", "t-1", start))
 	var p *wire.Problem
 	require.ErrorAs(t, r.Add("bob", "", start), &p)
-	require.Contains(t, p.Detail, "the next ends at", "a token's")
+	require.Contains(t, p.Detail, "the next one expires at", "a token's")
 	later := start.Add(day + revocationSlack + time.Second)
 	require.NoError(t, r.Add("bob", "", later))
 	require.ErrorAs(t, r.Add("cid", "", later), &p)
 	require.Equal(t, wire.CodeOverloaded, p.Code)
-	require.Contains(t, p.Detail, "none ends")
+	require.Contains(t, p.Detail, "none expires")
 	require.Contains(t, p.Remedy, "tls.client_max_age")
 	require.NoError(t, r.Add("ann", "", later.Add(time.Second)), "again")
 }

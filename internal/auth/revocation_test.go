@@ -125,7 +125,7 @@ func TestAFullListRefusesRevocations(t *testing.T) {
 	var p *wire.Problem
 	require.ErrorAs(t, r.Add("user3", "", now), &p)
 	require.Equal(t, wire.CodeOverloaded, p.Code)
-	require.Contains(t, p.Detail, "the list of revocations is full: it has 3, and the next ends at 2026-11-24T04:10:00Z")
+	require.Contains(t, p.Detail, "the list of revocations is full: it has 3, and the next one expires at 2026-11-24T04:10:00Z")
 	require.EqualValues(t, (21*time.Hour + 10*time.Minute).Milliseconds(), p.RetryAfterMS)
 	require.False(t, r.Revoked(issued("user3", "", start)))
 	require.NoError(t, r.Add("user1", "", now), "it is in the list")
