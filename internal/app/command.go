@@ -77,8 +77,7 @@ func (c *commands) then(command *wire.Command, resume transport.Resume) Then {
 
 // doLarge is do for a command that takes long. It waits for a turn, and is decoded only if the
 // rates allow it. A panic while it is decoded ends the connection. It counts as memory until its
-// reply, because its change waits for a second turn. A publish is carried out also if its client
-// closes the connection right behind it, as a small one is.
+// reply, because its change waits for a second turn.
 func (c *commands) doLarge(s *session.Session, read transport.Large) transport.Later {
 	return func(ctx context.Context) (transport.Finish, func()) {
 		defer func() { c.caller.paid = false }()
@@ -95,9 +94,6 @@ func (c *commands) doLarge(s *session.Session, read transport.Large) transport.L
 			return func() (*wire.Reply, error) { return nil, err }, func() {}
 		case err == nil:
 			err = ErrWouldWait
-		}
-		if command.Publish != nil {
-			ctx = context.WithoutCancel(ctx)
 		}
 		finish, release := c.later(s, command, err)(ctx)
 		return func() (*wire.Reply, error) {
@@ -163,7 +159,8 @@ func peekJSON(object []byte) (ref *uint64, publishes bool) {
 }
 
 // later returns the rest of a command that ended with err: it has to wait, or its refusal
-// is delayed. A panic fails the command only. A change that takes long waits for its turn
+// is delayed. A panic fails the command only. A publish does not stop waiting: its client may close
+// the connection right behind it. A change that takes long waits for its turn
 // while frames are written, and keeps the turn only if it can have the output at once: a client
 // may not read.
 func (c *commands) later(s *session.Session, command *wire.Command, err error) transport.Later {
@@ -178,8 +175,12 @@ func (c *commands) later(s *session.Session, command *wire.Command, err error) t
 			}
 		}
 		if errors.Is(err, ErrWouldWait) {
+			work := ctx
+			if command.Publish != nil {
+				work = context.WithoutCancel(ctx)
+			}
 			err = c.survive(func() (err error) {
-				reply, change, err = c.carryOut(ctx, s, command, nil)
+				reply, change, err = c.carryOut(work, s, command, nil)
 				return err
 			})
 		}

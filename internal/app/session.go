@@ -151,8 +151,8 @@ func (a *App) change(ctx context.Context, c *Caller, s *session.Session, r wire.
 	return positions, err
 }
 
-// mayChange checks a change of subscriptions, which read returns. The caller makes the
-// change, and then ends the slot.
+// mayChange checks a change of subscriptions, which read returns. The caller ends the slot, and
+// makes the change.
 func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func() (*session.Session, wire.ChangeRequest, error)) (s *session.Session, r wire.ChangeRequest, err error) {
 	if ctx.Err() != nil {
 		if err := place.takeEarly(a, c); err != nil {

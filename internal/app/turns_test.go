@@ -311,24 +311,29 @@ func TestAChangeThatWaitsForTheOutputHasNoTurn(t *testing.T) {
 	})
 }
 
-// A client closes its connection right behind a large publish, which has to wait for a slot.
-func TestALargePublishOfAClientThatLeftIsPublished(t *testing.T) {
+// A client closes its connection right behind a publish, which has to wait for a slot.
+func TestAPublishOfAClientThatLeftIsPublished(t *testing.T) {
 	m := metrics.New("test")
 	a := newApp(t, func(c *Config) { c.Limiter = limit.New(limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Hour}, m) })
 	synctest.Test(t, func(t *testing.T) {
 		d := a.connected(t, "json")
 		others, err := a.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
-		command, _ := large([]byte(`{"publish":{"topic":"a","data":1}}`))
-		later := doLarge(t, d, command)
+		_, small, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"publish":{"topic":"small","data":1}}`)}, nil)
+		require.NoError(t, err)
+		command, _ := large([]byte(`{"publish":{"topic":"large","data":1}}`))
 		ctx, leave := context.WithCancel(t.Context())
 		leave()
-		go func() { finished(later(ctx)) }()
+		go func() {
+			finished(small(ctx))
+			finished(doLarge(t, d, command)(ctx))
+		}()
 		synctest.Wait()
-		require.False(t, a.cfg.Broker.Has("a"))
+		require.False(t, a.cfg.Broker.Has("small"))
 		others.End()
 		synctest.Wait()
-		require.True(t, a.cfg.Broker.Has("a"))
+		require.True(t, a.cfg.Broker.Has("small"))
+		require.True(t, a.cfg.Broker.Has("large"))
 	})
 }
 
