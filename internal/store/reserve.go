@@ -26,7 +26,7 @@ func isDiskFull(err error) bool {
 func (w *WAL) keepReserve(now time.Time) {
 	blocks := headerMost + w.cfg.segmentBytes/512 // each file fills its last block in part
 	least := min(w.broker.LiveBytes()+blocks, mostReserve)
-	if w.repairs || w.checkpoint != nil || w.reserve.size >= least || now.Before(w.reserveAt) {
+	if w.repairs || w.checkpoint != nil || w.reserve.size >= least && w.reserveErr == nil || now.Before(w.reserveAt) {
 		return
 	}
 	if w.reserveErr = w.growReserve(min(least+least/4, mostReserve)); w.reserveErr != nil {
@@ -45,6 +45,7 @@ func (w *WAL) noteReserve() {
 // growReserve writes to the reserve. After an error, it is as before.
 func (w *WAL) growReserve(size int64) (err error) {
 	s, before := &w.reserve, w.reserve.size
+	size = max(size, before)
 	if s.file == nil {
 		s.name = reserveName
 		if s.file, err = w.fs.Create(reserveName); err != nil {

@@ -176,6 +176,25 @@ func TestALargeCheckpointDoesNotHoldUpPublishes(t *testing.T) {
 	require.NotNil(t, d.wal.checkpoint)
 }
 
+// The disk has space for the reserve, but not for a larger one. The WAL notices when it has.
+func TestTheReserveGrowsWhenTheDiskHasSpaceAgain(t *testing.T) {
+	d, small := onSmallDisk(t)
+	for range 10 {
+		require.NoError(t, d.tryKilobyte())
+	}
+	used, err := small.used()
+	require.NoError(t, err)
+	now, before := time.Now(), d.wal.reserve.size
+	for small.space = used; d.wal.reserve.size == before; small.space += 100 {
+		d.wal.reserveAt = time.Time{}
+		d.wal.syncStep(now)
+	}
+	require.ErrorIs(t, d.wal.reserveErr, syscall.ENOSPC)
+	small.space = 0
+	d.wal.syncStep(now.Add(mostRetry))
+	require.NoError(t, d.wal.reserveErr)
+}
+
 // Others take all space that a checkpoint frees. The daemon does not make one every second.
 func TestNoCheckpointIsMadeThatFreesNothing(t *testing.T) {
 	d, small := onSmallDisk(t)
