@@ -11,7 +11,7 @@
 //	            messages that only they hold, unacked frames      and connections
 //	topics      topics, subscriptions with their rates,           B/2
 //	            patterns and members of presence themselves
-//	unfinished  bodies and commands that are not complete        B/4; an address B/8
+//	unfinished  bodies and commands until they are carried out   B/4; an address B/8
 //	unread      answers that clients have not read               B/4; an address B/8
 //
 // Memory is freed in this order:
