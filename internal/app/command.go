@@ -158,11 +158,11 @@ func peekJSON(object []byte) (ref *uint64, publishes bool) {
 	return named.Ref, named.Publish != nil
 }
 
-// later returns the rest of a command that ended with err: it has to wait, or its refusal
-// is delayed. A panic fails the command only. A publish does not stop waiting: its client may close
-// the connection right behind it. A change that takes long waits for its turn
-// while frames are written, and keeps the turn only if it can have the output at once: a client
-// may not read.
+// later returns the rest of a command that ended with err: it has to wait, or its refusal is
+// delayed. A panic fails the command only. A publish is carried out although its client has left,
+// since a client may close the connection right behind it. A change that takes long waits for its
+// turn while frames are written. It keeps the turn only if it can have the output at once, because
+// its client may not read.
 func (c *commands) later(s *session.Session, command *wire.Command, err error) transport.Later {
 	return func(ctx context.Context) (transport.Finish, func()) {
 		var reply *wire.Reply

@@ -138,9 +138,9 @@ func (a *App) renew(ctx context.Context, c *Caller, s *session.Session) error {
 func renewsLong(s *session.Session) bool { return s.Subscriptions() > quickNames }
 
 // change makes a change of subscriptions after mayChange. If it takes long, it waits for its turn,
-// unless the caller is in turn already. A session may have another grant
-// than the caller, who can use an older token or one that does not renew. Rights of the
-// caller that the session's grant lacks must not outlive the caller's token in the session.
+// unless the caller is in turn already. A session may have another grant than the caller, who can
+// use an older token or one that does not renew. Rights of the caller that the session's grant
+// lacks must not outlive the caller's token in the session.
 func (a *App) change(ctx context.Context, c *Caller, s *session.Session, r wire.ChangeRequest, inTurn bool) (positions []wire.Position, err error) {
 	err = a.inTurn(ctx, c, !inTurn && takesLong(r.Add, r.Remove), func() (err error) {
 		positions, err = s.Change(r.Add, r.Remove, func(g *auth.Grant, name string) bool {
