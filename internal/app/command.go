@@ -159,10 +159,8 @@ func peekJSON(object []byte) (ref *uint64, publishes bool) {
 }
 
 // later returns the rest of a command that ended with err: it has to wait, or its refusal is
-// delayed. A panic fails the command only. A publish is carried out although its client has left,
-// since a client may close the connection right behind it. A change that takes long waits for its
-// turn while frames are written. It keeps the turn only if it can have the output at once, because
-// its client may not read.
+// delayed. A change that takes long waits for its turn while frames are written. It keeps the turn
+// only if it can have the output at once, because its client may not read.
 func (c *commands) later(s *session.Session, command *wire.Command, err error) transport.Later {
 	return func(ctx context.Context) (transport.Finish, func()) {
 		var reply *wire.Reply
@@ -175,14 +173,7 @@ func (c *commands) later(s *session.Session, command *wire.Command, err error) t
 			}
 		}
 		if errors.Is(err, ErrWouldWait) {
-			work := ctx
-			if command.Publish != nil {
-				work = context.WithoutCancel(ctx)
-			}
-			err = c.survive(func() (err error) {
-				reply, change, err = c.carryOut(work, s, command, nil)
-				return err
-			})
+			reply, change, err = c.carryOutWaiting(ctx, s, command)
 		}
 		if change != nil && takesLong(command.Subscribe, command.Unsubscribe) {
 			err = turns.Enter(ctx, c.caller.Who.Client())
@@ -199,6 +190,20 @@ func (c *commands) later(s *session.Session, command *wire.Command, err error) t
 			return c.reply(command.Ref, reply, err), nil
 		}, release
 	}
+}
+
+// carryOutWaiting is carryOut for a command that may wait. A publish is carried out although its
+// client has left, since a client may close the connection right behind it. A panic fails the
+// command only.
+func (c *commands) carryOutWaiting(ctx context.Context, s *session.Session, command *wire.Command) (reply *wire.Reply, change func(inTurn bool) error, err error) {
+	if command.Publish != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	err = c.survive(func() (err error) {
+		reply, change, err = c.carryOut(ctx, s, command, nil)
+		return err
+	})
+	return reply, change, err
 }
 
 // survive calls do, and returns the problem internal if it panics.
