@@ -101,7 +101,7 @@ func (h *handworker) takeLocked(s *stay, n uint64, c wire.Content) {
 	}
 	t := h.trails[f.position.Topic]
 	if t == nil {
-		t = h.joinedLocked(f)
+		t = h.joinedLocked(s, f)
 	}
 	switch {
 	case arrival != isNew:

@@ -72,6 +72,7 @@ func (h *handworker) anyLocked() (topic string) {
 
 func (h *handworker) change(ctx context.Context, s *stay, request wire.ChangeRequest, rng *rand.Rand) {
 	_ = sleep(ctx, time.Duration(rng.IntN(1500))*time.Millisecond)
+	asked := time.Now()
 	positions, err := h.patch(ctx, s, request, rng)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,7 +81,7 @@ func (h *handworker) change(ctx context.Context, s *stay, request wire.ChangeReq
 	switch {
 	case h.session != s || ctx.Err() != nil:
 	case err == nil:
-		h.changedLocked(s, request, positions)
+		h.changedLocked(s, request, positions, asked)
 	case explained && problem.Status == http.StatusBadRequest && !isHalfRequest(err):
 		h.fault(Protocol, h.who, "", "a change was refused: %v", problem)
 	default:
@@ -105,13 +106,13 @@ func (h *handworker) patch(ctx context.Context, s *stay, request wire.ChangeRequ
 
 // changedLocked takes over what the daemon has changed, and the frames that came
 // before it said so.
-func (h *handworker) changedLocked(s *stay, request wire.ChangeRequest, positions []wire.Position) {
+func (h *handworker) changedLocked(s *stay, request wire.ChangeRequest, positions []wire.Position, asked time.Time) {
 	h.staged.changes.Add(1)
 	for _, topic := range request.Remove {
 		h.drop(topic)
 		s.left[topic] = true
 	}
-	h.adoptLocked(request.Add, positions)
+	h.adoptLocked(request.Add, positions, asked)
 	for _, a := range s.pending {
 		if t := h.trails[frameOf(a.content).position.Topic]; t != nil {
 			t.frame(a.content, a.at)

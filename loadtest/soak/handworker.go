@@ -35,7 +35,8 @@ type handworker struct {
 // A stay is a session by hand. The handworker's mu guards it.
 type stay struct {
 	id      string
-	number  int64 // of the reign, when it was opened
+	number  int64     // of the reign, when it was opened
+	asked   time.Time // when it was asked for
 	window  window
 	arrived uint64          // the highest ack that surely reached the daemon: its poll was answered
 	left    map[string]bool // topics that were removed
@@ -148,7 +149,7 @@ func (h *handworker) open(line *connection, starts []wire.Start) (*stay, error) 
 		return s, nil
 	}
 	starts = h.resume(starts)
-	number := h.reign.number.Load()
+	number, asked := h.reign.number.Load(), time.Now()
 	var answer wire.SessionOpened
 	if err := line.call(http.MethodPost, "/v1/sessions", h.opening(starts), http.StatusCreated, &answer); err != nil {
 		return nil, err
@@ -156,8 +157,8 @@ func (h *handworker) open(line *connection, starts []wire.Start) (*stay, error) 
 	h.staged.sessions.Add(1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.adoptAllLocked(starts, answer.Positions)
-	h.session = &stay{id: answer.Session, number: number, left: map[string]bool{}}
+	h.adoptAllLocked(starts, answer.Positions, asked)
+	h.session = &stay{id: answer.Session, number: number, asked: asked, left: map[string]bool{}}
 	return h.session, nil
 }
 
@@ -177,8 +178,8 @@ func (h *handworker) opening(starts []wire.Start) map[string]any {
 	return body
 }
 
-// adoptLocked begins the trails of topics that are new.
-func (h *handworker) adoptLocked(starts []wire.Start, positions []wire.Position) {
+// adoptLocked begins the trails of topics that are new, and were asked for then.
+func (h *handworker) adoptLocked(starts []wire.Start, positions []wire.Position, asked time.Time) {
 	if len(starts) != len(positions) {
 		h.fault(Protocol, h.who, "", "asked for %d topics, but got %d positions", len(starts), len(positions))
 		return
@@ -188,7 +189,7 @@ func (h *handworker) adoptLocked(starts []wire.Start, positions []wire.Position)
 		case p.Topic != starts[i].Topic:
 			h.fault(Protocol, h.who, p.Topic, "asked for %v, but got position %v", starts[i], p)
 		case t == nil:
-			h.trails[p.Topic] = h.follow(h.who, starts[i], p, h.own, time.Now())
+			h.trails[p.Topic] = h.follow(h.who, starts[i], p, h.own, asked)
 		case h.beginsAnewLocked(t, p):
 		case t.position() != p:
 			h.fault(Protocol, h.who, p.Topic, "asked to resume after %v, but got position %v", t.position(), p)
@@ -265,6 +266,7 @@ func (h *handworker) pollStateless(line *connection, starts []wire.Start) error 
 		query.Set("client", clientName(h.own))
 		query.Set("echo", "false")
 	}
+	asked := time.Now()
 	resp, err := line.ask(http.MethodGet, "/v1/poll?"+query.Encode(), nil)
 	if err != nil {
 		return err
@@ -280,7 +282,7 @@ func (h *handworker) pollStateless(line *connection, starts []wire.Start) error 
 	}
 	return h.readAnswer(resp, func(c wire.Content) {
 		if c.Hello != nil {
-			h.adoptLocked(starts, c.Hello.Positions)
+			h.adoptLocked(starts, c.Hello.Positions, asked)
 		}
 		if !c.Counts() {
 			return

@@ -97,7 +97,7 @@ func (j *judge) undeleted(t *trail) {
 		for _, s := range t.steps {
 			b := j.books[s.to.epoch()]
 			if first, end := b.between(s.from.offset()-1, s.to.offset()); s.gap == "" && first < end && b.times[first] < d.from-slackMS {
-				t.fault(Undeleted, s.when, "%v, accepted at %d ms, arrived after the topic was deleted at %d ms", b.ids[first], b.times[first], d.to)
+				t.fault(Undeleted, s.when, "%v, accepted at %d ms, arrived though the topic was deleted at %d ms and asked for at %d ms", b.ids[first], b.times[first], d.to, t.asked)
 				return
 			}
 		}

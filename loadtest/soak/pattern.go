@@ -28,9 +28,9 @@ const joinMS = 5000
 
 // adoptAllLocked takes over the positions of a new session: the pattern's, if there
 // is one, those asked for, and those of other topics that the pattern matches.
-func (h *handworker) adoptAllLocked(starts []wire.Start, positions []wire.Position) {
+func (h *handworker) adoptAllLocked(starts []wire.Start, positions []wire.Position, asked time.Time) {
 	if h.pattern == "" {
-		h.adoptLocked(starts, positions)
+		h.adoptLocked(starts, positions, asked)
 		return
 	}
 	if len(positions) < 1+len(starts) || positions[0].Topic != h.pattern {
@@ -41,19 +41,19 @@ func (h *handworker) adoptAllLocked(starts []wire.Start, positions []wire.Positi
 	first := h.told == ""
 	h.told = positions[0].String()
 	rest := positions[1+len(starts):]
-	h.adoptLocked(starts, positions[1:1+len(starts)])
+	h.adoptLocked(starts, positions[1:1+len(starts)], asked)
 	for _, p := range rest {
 		start := wire.StartAfter(p)
 		if first {
 			start = wire.Start{Topic: p.Topic}
 		}
-		h.adoptLocked([]wire.Start{start}, []wire.Position{p})
+		h.adoptLocked([]wire.Start{start}, []wire.Position{p}, asked)
 	}
 }
 
 // joinedLocked begins the trail of a topic that the pattern matches and that was made
 // later: with its first message, so from the beginning of its epoch.
-func (h *handworker) joinedLocked(f frame) *trail {
+func (h *handworker) joinedLocked(s *stay, f frame) *trail {
 	if h.pattern == "" || !strings.HasPrefix(f.position.Topic, strings.TrimSuffix(h.pattern, "*")) {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (h *handworker) joinedLocked(f frame) *trail {
 	if f.gap != "" {
 		begin.Epoch = f.after.Epoch
 	}
-	h.trails[begin.Topic] = h.follow(h.who, wire.StartAfter(begin), begin, h.own, time.Now())
+	h.trails[begin.Topic] = h.follow(h.who, wire.StartAfter(begin), begin, h.own, s.asked)
 	return h.trails[begin.Topic]
 }
 
