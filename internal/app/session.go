@@ -304,7 +304,7 @@ func (a *App) connect(ctx context.Context, c *Caller, over string, resumes bool,
 	client := &commands{app: a, caller: *c}
 	client.caller.Agent = "" // the connection may last
 	client.binary = d.Request.Format.IsBinary()
-	d.Do = client.do
+	d.Do, d.Who = client.do, c.Who
 	return d, err
 }
 

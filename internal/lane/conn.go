@@ -39,11 +39,10 @@ type conn struct {
 	spent uint16 // steps of the turn, beyond those that were taken; see spend
 }
 
-// Bytes of a connection that waits, and those that a two-way connection has besides: its
-// conversation, and the request that opened it.
+// Bytes of a connection that waits, and those that the conversation of a two-way connection adds.
 const (
 	connBytes = 672
-	talkBytes = 3072
+	talkBytes = 704
 )
 
 // count adds to the memory account of connections.
@@ -156,7 +155,7 @@ func (c *conn) read() bool {
 	switch {
 	case !c.unread || c.filled == bufferBytes:
 		return false
-	case c.talk != nil && c.filled > 0 && c.talk.Conversation.Busy():
+	case c.talk != nil && c.filled > 0 && c.talk.Busy():
 		return false
 	case c.requests.refusal != nil:
 		return false
@@ -226,7 +225,7 @@ func (c *conn) await(what waitKind) {
 	c.waitsFor = what
 	c.due = c.lane.age.Load() + c.lane.patience(what)
 	if what == waitFrame && c.talk != nil {
-		if at := c.talk.Conversation.Due(); !at.IsZero() {
+		if at := c.talk.Due(); !at.IsZero() {
 			c.due = min(c.due, int64(at.Sub(c.lane.begun)/time.Second))
 		}
 	}
@@ -237,7 +236,7 @@ func (c *conn) overdue() {
 	switch c.waitsFor {
 	case waitFrame:
 		if c.talk != nil && c.state != waiting {
-			if a := c.talk.Conversation.Overdue(c.lane.now()); a.Close || len(a.Write) > 0 {
+			if a := c.talk.Overdue(c.lane.now()); a.Close || len(a.Write) > 0 {
 				c.takeBack()
 				c.act(a)
 			}
@@ -299,9 +298,6 @@ func (c *conn) leave() {
 // Client implements memory.Owner. The borrower of the output may call it, because no
 // request is read while the output is lent.
 func (c *conn) Client() *memory.Client {
-	if c.talk != nil {
-		return c.talk.Conversation.Client()
-	}
 	return c.who.Client()
 }
 

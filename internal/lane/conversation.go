@@ -6,7 +6,9 @@ import (
 	"net"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A conversation is the work of a two-way connection: a WebSocket or a TCP connection. Its
@@ -18,7 +20,9 @@ import (
 // later frames. A command that waits, or takes long, gets a goroutine, and frames continue
 // until it is about to change what the client gets.
 type conversation struct {
-	transport.Duplex
+	*transport.Conversation
+	session *session.Session
+	do      func(ctx context.Context, s *session.Session, a transport.Action, resume transport.Resume) (*wire.Reply, transport.Later, error)
 
 	giveUp context.CancelFunc // ends the command that waits, if any: nobody needs its reply
 	resume transport.Resume   // conn.resume; bound once, so that a command allocates nothing
@@ -45,8 +49,10 @@ func (l *Lane) takeDuplex(nc net.Conn, d transport.Duplex) bool {
 	_ = nc.Close() // c.fd keeps the connection open
 	c.count(talkBytes)
 	c.prefill(d.Ahead)
-	d.Ahead = nil
-	c.talk, c.bare, c.deflates = &conversation{Duplex: d, giveUp: func() {}, resume: c.resume}, true, d.Deflates
+	c.who, c.bare, c.deflates = d.Who, true, d.Deflates
+	// Of d it keeps no more: the request that opened the connection takes 1.6 KB.
+	c.talk = &conversation{Conversation: d.Conversation, session: d.Session, do: d.Do, giveUp: func() {}, resume: c.resume}
+	d.Conversation.Move(c)
 	c.begin(func(c *conn) {
 		c.beginPoll(d.Session, d.Request)
 		c.stepPoll() // hello precedes the replies to commands that were read ahead
@@ -67,15 +73,15 @@ func (c *conn) converse() bool {
 	case t.finish != nil: // no other command is carried out before the client has the reply
 		reply, err := t.finish()
 		t.finish = nil
-		c.act(t.Conversation.Reply(reply, err, c.lane.now()))
+		c.act(t.Reply(reply, err, c.lane.now()))
 	case t.lend != nil:
 		t.lent, c.state = c.state, waiting
 		c.makeClient()
 		t.letFinish()
-	case t.Conversation.HasEnded():
+	case t.HasEnded():
 		return c.linger()
-	case !t.Conversation.Busy() && c.has():
-		n, a := t.Conversation.Receive(c.bytes(), c.lane.now())
+	case !t.Busy() && c.has():
+		n, a := t.Receive(c.bytes(), c.lane.now())
 		c.consume(n)
 		c.partial = n == 0
 		c.act(a)
@@ -89,7 +95,7 @@ func (c *conn) converse() bool {
 func (c *conn) act(a transport.Action) {
 	if a.HasCommand() {
 		c.spend(len(a.Command))
-		reply, later, err := c.talk.Do(c.lane.life, c.talk.Session, a, c.talk.resume)
+		reply, later, err := c.talk.do(c.lane.life, c.talk.session, a, c.talk.resume)
 		switch {
 		case errors.Is(err, transport.ErrPending):
 			return
@@ -97,7 +103,7 @@ func (c *conn) act(a transport.Action) {
 			c.carryOutLater(later)
 			return
 		}
-		a = c.talk.Conversation.Reply(reply, err, c.lane.now())
+		a = c.talk.Reply(reply, err, c.lane.now())
 	}
 	if len(a.Write) > 0 {
 		_ = c.write(a.Write) // isFlushed handles a failure
@@ -136,7 +142,7 @@ func (c *conn) carryOutLater(command transport.Later) {
 		reply, err := finish()
 		c.loop.post(c, func(c *conn) {
 			c.state = c.talk.lent
-			c.act(c.talk.Conversation.Reply(reply, err, c.lane.now()))
+			c.act(c.talk.Reply(reply, err, c.lane.now()))
 		})
 	})
 }
@@ -184,7 +190,7 @@ func (c *conn) linger() bool {
 	case !c.talk.shut:
 		c.talk.shut = true
 		shutWriting(c.fd)
-		c.talk.Conversation.Wrote(c.lane.now())
+		c.talk.Wrote(c.lane.now())
 		c.waitsFor = waitTurn
 	default:
 		return false

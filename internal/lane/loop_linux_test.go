@@ -130,13 +130,13 @@ func TestATurnEndsAfterSomeBytesOfCommands(t *testing.T) {
 		s.cfg.Polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"), nil)
 		c, client := s.connect()
 		done := 0
-		c.talk = &conversation{giveUp: func() {}, Duplex: transport.Duplex{
-			Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now()),
-			Do: func(context.Context, *session.Session, transport.Action, transport.Resume) (*wire.Reply, transport.Later, error) {
+		c.talk = &conversation{
+			giveUp: func() {}, Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now()),
+			do: func(context.Context, *session.Session, transport.Action, transport.Resume) (*wire.Reply, transport.Later, error) {
 				done++
 				return nil, nil, nil
 			},
-		}}
+		}
 		var ahead []byte
 		for range commands {
 			head := ws.Header{Fin: true, OpCode: ws.OpText, Masked: true, Length: int64(bytes)}
@@ -212,7 +212,7 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 			s := newStage(t, auth.Open{})
 			s.cfg.Polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"), nil)
 			c, _ := s.connect()
-			c.talk = &conversation{Duplex: transport.Duplex{Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}}
+			c.talk = &conversation{Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}
 			c.client = make(clientContext)
 			finished := make(chan struct{}, 1)
 			waited := make(chan struct{})
@@ -239,7 +239,7 @@ func TestACommandWithoutTheOutputReleasesItsTurn(t *testing.T) {
 		s := newStage(t, auth.Open{})
 		s.cfg.Polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"), nil)
 		c, _ := s.connect()
-		c.talk = &conversation{Duplex: transport.Duplex{Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}}
+		c.talk = &conversation{Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}
 		c.client, c.state = make(clientContext), state
 		released, finished := false, make(chan bool, 1)
 		c.carryOutLater(func(context.Context) (transport.Finish, func()) {

@@ -126,7 +126,7 @@ func (c *conn) endPoll(err error) {
 	problem, ok := errors.AsType[*wire.Problem](err)
 	switch {
 	case c.talk != nil:
-		c.act(c.talk.Conversation.End(err))
+		c.act(c.talk.End(err))
 	case c.chunked, c.format == frame.EventStream: // also an event stream without a first byte; see mayReconnect in httpapi
 		if err != nil && c.answer.EndStream(err) != nil || c.endChunks() != nil {
 			c.ending = closing

@@ -136,6 +136,9 @@ func (t *Server) NewTCP(owner memory.Owner, now time.Time) *Conversation {
 // Client implements memory.Holder.
 func (c *Conversation) Client() *memory.Client { return c.owner.Client() }
 
+// Move gives the conversation to another owner, which has its connection now.
+func (c *Conversation) Move(to memory.Owner) { c.owner = to }
+
 // Format returns the format of both directions.
 func (c *Conversation) Format() frame.Format { return c.format }
 

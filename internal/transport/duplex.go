@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -36,7 +37,8 @@ var ErrPending = errors.New("the command is under way")
 // client sends commands.
 type Duplex struct {
 	Session      *session.Session
-	Request      Request // mode Stream
+	Who          limit.Who // its client
+	Request      Request   // mode Stream
 	Conversation *Conversation
 	Ahead        []byte // bytes that were already read
 	Deflates     bool   // messages of a WebSocket may be deflated
