@@ -85,7 +85,7 @@ func every(starts []wire.Start, how wire.Start) []wire.Start {
 func (s *Session) armPaces() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, sub := range s.subs {
+	for _, sub := range s.subs.all() {
 		if sub.pace != nil {
 			sub.pace.next = time.Now().Add(time.Hour)
 			sub.pace.armLocked(sub, time.Now())

@@ -171,7 +171,7 @@ func (c *change) planRemovalsLocked(remove []string) {
 		delete(c.patterns, name)
 	}
 	for _, name := range remove {
-		sub := s.subs[name]
+		sub := s.subs.get(name)
 		switch {
 		case sub == nil || !sub.named:
 		case !c.added[name] && c.matches(name):
@@ -181,7 +181,7 @@ func (c *change) planRemovalsLocked(remove []string) {
 		}
 	}
 	if len(c.patterns) < len(s.patterns) {
-		for topic, sub := range s.subs {
+		for topic, sub := range s.subs.all() {
 			if !sub.named && !c.matches(topic) {
 				c.leaving[topic] = true
 			}
@@ -254,7 +254,7 @@ func (c *change) joinLocked() error {
 func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error) {
 	s := c.session
 	if c.hasLocked(start.Topic) {
-		return s.subs[start.Topic].ackedTo, nil
+		return s.subs.get(start.Topic).ackedTo, nil
 	}
 	forgotten := wire.Position{Topic: start.Topic, Epoch: s.registry.broker.Epoch(start.Topic)}
 	isCovered := c.isCovered(i, start)
@@ -370,7 +370,7 @@ func (c *change) commitLocked() {
 
 // checkRoomLocked returns an error if the session may not have n more subscriptions.
 func (s *Session) checkRoomLocked(n int) error {
-	if n += len(s.subs) + len(s.patterns); n > s.config().Subscriptions {
+	if n += s.subs.len() + len(s.patterns); n > s.config().Subscriptions {
 		return s.tooMany(n)
 	}
 	return nil
@@ -381,7 +381,7 @@ func (s *Session) checkRoomLocked(n int) error {
 func (s *Session) adoptLocked(fresh ...*subscription) {
 	for _, sub := range fresh {
 		s.dropTopicLocked(sub.joined.Topic())
-		s.subs[sub.joined.Topic()] = sub
+		s.subs.put(sub)
 		sub.appearLocked()
 		if sub.behind {
 			s.behind = append(s.behind, sub)
@@ -392,12 +392,12 @@ func (s *Session) adoptLocked(fresh ...*subscription) {
 
 // dropTopicLocked drops the subscription to a topic, if the session has one.
 func (s *Session) dropTopicLocked(topic string) {
-	sub := s.subs[topic]
+	sub := s.subs.get(topic)
 	if sub == nil {
 		return
 	}
 	sub.dropLocked()
-	delete(s.subs, topic)
+	s.subs.remove(topic)
 	if sub.behind {
 		s.behind = slices.DeleteFunc(s.behind, func(b *subscription) bool { return b == sub })
 	}
@@ -406,7 +406,7 @@ func (s *Session) dropTopicLocked(topic string) {
 // unsubscribedLocked reports whether the session has no subscription to the topic. It
 // drops one whose topic was forgotten.
 func (s *Session) unsubscribedLocked(topic string) bool {
-	sub := s.subs[topic]
+	sub := s.subs.get(topic)
 	if sub != nil && sub.joined.Gone() {
 		s.dropTopicLocked(topic)
 		return true

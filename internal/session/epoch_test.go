@@ -46,11 +46,11 @@ func TestUnackedMessagesOfAnotherEpochAreLost(t *testing.T) {
 		k.beginEpoch()
 		k.publishN("a", 2)
 		require.Equal(k, "gap(restarted a1-2) gap(restarted a2-3) gap(restarted a3-0) a1 a2", k.poll(s, 1))
-		require.Equal(k, wire.Position{Topic: "a", Epoch: epoch, Offset: 1}, s.subs["a"].ackedTo)
+		require.Equal(k, wire.Position{Topic: "a", Epoch: epoch, Offset: 1}, s.subs.get("a").ackedTo)
 		require.Equal(k, "gap(restarted a2-3) gap(restarted a3-0) a1 a2", k.poll(s, 2))
-		require.Equal(k, wire.Position{Topic: "a", Epoch: epoch, Offset: 2}, s.subs["a"].ackedTo)
+		require.Equal(k, wire.Position{Topic: "a", Epoch: epoch, Offset: 2}, s.subs.get("a").ackedTo)
 		require.Empty(k, k.poll(s, 6))
-		require.Equal(k, wire.Position{Topic: "a", Epoch: "e2", Offset: 2}, s.subs["a"].ackedTo)
+		require.Equal(k, wire.Position{Topic: "a", Epoch: "e2", Offset: 2}, s.subs.get("a").ackedTo)
 	})
 }
 

@@ -41,7 +41,7 @@ func (s *Session) Renew(g *auth.Grant, allowed func(name string) bool) error {
 		s.registry.sessions.visitBy(s, g.Expires)
 	}
 	s.forbidPatternsLocked(allowed)
-	for topic, sub := range s.subs {
+	for topic, sub := range s.subs.all() {
 		if sub.named && !allowed(topic) {
 			s.forbidTopicLocked(sub, true)
 		}
@@ -71,7 +71,7 @@ func (s *Session) forbidPatternsLocked(allowed func(name string) bool) {
 	if len(s.patterns) == had {
 		return
 	}
-	for topic, sub := range s.subs {
+	for topic, sub := range s.subs.all() {
 		if !sub.named && !s.matchesLocked(topic) {
 			s.forbidTopicLocked(sub, false)
 		}

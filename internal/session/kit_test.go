@@ -61,7 +61,7 @@ func (k *kit) consistent(s *Session) {
 	for _, sub := range s.behind {
 		require.True(k, sub.behind && !sub.dropped)
 	}
-	for _, sub := range s.subs {
+	for _, sub := range s.subs.all() {
 		require.False(k, sub.dropped)
 		require.GreaterOrEqual(k, sub.cursor, sub.sentTo.Offset)
 	}

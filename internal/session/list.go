@@ -62,13 +62,13 @@ func (s *Session) listed(now time.Time) (l wire.ListedSession, ok bool) {
 	}
 	l = wire.ListedSession{
 		Number: s.number, AgeMS: now.Sub(s.opened).Milliseconds(), IdleMS: s.idleLocked(now), Polling: s.poll != nil,
-		Subscriptions: len(s.subs), Queued: len(s.queue), Unacked: len(s.unacked),
+		Subscriptions: s.subs.len(), Queued: len(s.queue), Unacked: len(s.unacked),
 	}
 	if p := s.peer; p != nil {
 		l.Transport, l.Address, l.Agent = p.Transport, p.Address, p.Agent.Value()
 	}
 	var most uint64
-	for topic, sub := range s.subs {
+	for topic, sub := range s.subs.all() {
 		lag := sub.lagWithoutOwnLocked()
 		l.Lag += lag
 		if lag > most || lag == most && lag > 0 && topic < l.Worst {
@@ -116,7 +116,7 @@ func (s *Session) waitsForLocked() string {
 	case len(s.behind) > 0:
 		return waitHistory
 	}
-	for _, sub := range s.subs {
+	for _, sub := range s.subs.all() {
 		if sub.pace != nil && sub.pace.armed {
 			return waitRate
 		}

@@ -158,7 +158,7 @@ func (sub *subscription) Forgotten() {
 	s := sub.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if topic := sub.joined.Topic(); s.subs[topic] == sub {
+	if topic := sub.joined.Topic(); s.subs.get(topic) == sub {
 		s.dropTopicLocked(topic)
 	}
 }

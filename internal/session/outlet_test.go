@@ -161,7 +161,7 @@ func TestAParkedPollIsWoken(t *testing.T) {
 		}, frames: "b1 b2"},
 		"by a message whose life is over": {happen: func(k *kit, s *Session) {
 			f := frame.New(&wire.Message{Position: wire.Position{Topic: "a", Epoch: k.epoch, Offset: 1}}, time.Now().Add(-time.Hour), time.Second, nil)
-			s.subs["a"].Offer([]*frame.Frame{f}, time.Now())
+			s.subs.get("a").Offer([]*frame.Frame{f}, time.Now())
 		}, frames: "gap(expired a0-1)"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestFramesBeyondOneAnswerAreQueued(t *testing.T) {
 		for offset := range uint64(4) {
 			many = append(many, frame.New(&wire.Message{Position: wire.Position{Topic: "a", Epoch: k.epoch, Offset: offset + 1}}, time.Now(), 0, nil))
 		}
-		s.subs["a"].Offer(many, time.Now())
+		s.subs.get("a").Offer(many, time.Now())
 		l.wants("a1 a2") // as many as may be unacked
 		require.Equal(k, 2, len(s.queue))
 		require.Equal(k, "a3 a4", k.poll(s, 2))

@@ -79,7 +79,7 @@ func TestTopicsOfAPatternCanBeForgottenAndCreatedAgain(t *testing.T) {
 		k.publishN("job.9", 1)
 		got := k.poll(s, acked)
 		require.Regexp(k, `^job\.9\d+$`, got, "made again, and no gap")
-		require.LessOrEqual(k, len(s.subs), 2)
+		require.LessOrEqual(k, s.subs.len(), 2)
 	})
 }
 
@@ -202,10 +202,10 @@ func TestATopicIsNotForgottenBeforeItsMessagesAreAcked(t *testing.T) {
 		k.publishN("job.1", 1)
 		require.Equal(k, span("job.1", 1, 4), k.poll(s, 0), "queued")
 		forget()
-		require.NotEmpty(k, s.subs, "sent, but not acked")
+		require.NotZero(k, s.subs.len(), "sent, but not acked")
 		require.Empty(k, k.poll(s, 4))
 		forget()
-		require.Empty(k, s.subs, "nobody has anything of it to come")
+		require.Zero(k, s.subs.len(), "nobody has anything of it to come")
 		require.Equal(k, []string{"job.*:2"}, texts(s.ackedPositions()), "two were forgotten, of which one is the kit's")
 		k.publishN("job.1", 1)
 		require.Equal(k, "job.15", k.poll(s, 4), "made again, and no gap")
@@ -225,7 +225,7 @@ func TestOwnMessagesKeepNoTopic(t *testing.T) {
 		require.Empty(k, k.poll(s, 1))
 		time.Sleep(6 * time.Second)
 		k.broker.Sweep(time.Now())
-		require.Empty(k, s.subs)
+		require.Zero(k, s.subs.len())
 	})
 }
 
@@ -318,7 +318,7 @@ func TestATopicIsKeptUntilItsLastMessageIsAcked(t *testing.T) {
 			require.Equal(k, span("job.1", 2, 3), k.poll(s, 1))
 			time.Sleep(6 * time.Second)
 			k.broker.Sweep(time.Now())
-			require.Len(k, s.subs, 1, "two are not acked")
+			require.Equal(k, 1, s.subs.len(), "two are not acked")
 			require.Equal(k, "gap(expired job.11-2) gap(expired job.12-3)", k.poll(s, 1))
 		})
 	}
@@ -500,11 +500,11 @@ func TestATopicCreatedAgainReplacesTheForgottenOne(t *testing.T) {
 	story(t, broker.Config{}, Config{Subscriptions: 2}, func(k *kit) {
 		s, _ := k.openAll("job.*")
 		k.publishN("job.1", 1)
-		gone := s.subs["job.1"]
+		gone := s.subs.get("job.1")
 		gone.joined.Leave() // as if the topic were forgotten and the session not notified yet
 		s.patterns["job.*"].Made("job.1")
 		require.Nil(k, s.ended)
-		require.NotSame(k, gone, s.subs["job.1"])
+		require.NotSame(k, gone, s.subs.get("job.1"))
 	})
 }
 

@@ -119,7 +119,7 @@ func (sub *subscription) disappearLocked() {
 func (s *Session) reappear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, sub := range s.subs {
+	for _, sub := range s.subs.all() {
 		sub.appearLocked()
 	}
 }

@@ -72,7 +72,7 @@ func TestMessagesReadFromHistoryAreNotQueuedAgain(t *testing.T) {
 		late, from := k.broker.ReadTopic(k.starts("a@oldest")[0], everything, time.Now())
 		require.NotZero(k, from)
 		require.Equal(k, span("a", 1, 3), k.poll(s, 0))
-		s.subs["a"].Offer(late, time.Now())
+		s.subs.get("a").Offer(late, time.Now())
 		k.publishN("a", 1)
 		require.Equal(k, "a4", k.poll(s, 3))
 	})

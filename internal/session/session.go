@@ -62,7 +62,7 @@ type Session struct {
 	waiting  int64      // Unix nanoseconds; since then none of those was taken
 	leftover queued     // taken from queue but not sent; sent first
 	counted  int        // bytes of the session, queue and unacked in the memory account
-	subs     map[string]*subscription
+	subs     subscriptions
 	patterns map[string]*pattern // by name; nil: none
 	notices  []notice            // gaps to announce before all other frames
 	behind   []*subscription     // those that catch up, in turns
@@ -81,7 +81,6 @@ func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
 	s := &Session{
 		id: id, acks: o.Ack, noEcho: o.NoEcho, client: strings.Clone(o.Client), registry: r, opened: now,
 		reading: make(chan struct{}, 1),
-		subs:    make(map[string]*subscription),
 	}
 	s.grant.Store(cmp.Or(o.Grant, auth.Anyone))
 	return s
@@ -136,7 +135,7 @@ func (s *Session) unsubscribeLocked() {
 	for _, p := range s.patterns {
 		p.dropLocked()
 	}
-	for _, sub := range s.subs {
+	for _, sub := range s.subs.all() {
 		sub.dropLocked()
 	}
 }
@@ -177,7 +176,7 @@ func (s *Session) visitLocked(now time.Time) (next time.Time, idle bool) {
 func (s *Session) Subscriptions() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.subs) + len(s.patterns)
+	return s.subs.len() + len(s.patterns)
 }
 
 // State describes the session for its client: its subscriptions apart, by topic, each as
@@ -199,7 +198,7 @@ func (s *Session) statesOf(subs []*subscription) iter.Seq[wire.SubscriptionState
 	return func(yield func(wire.SubscriptionState) bool) {
 		for _, sub := range subs {
 			s.mu.Lock()
-			there := s.subs[sub.joined.Topic()] == sub
+			there := s.subs.get(sub.joined.Topic()) == sub
 			var state wire.SubscriptionState
 			if there {
 				state = sub.stateLocked()

@@ -142,7 +142,10 @@ func (sub *subscription) stateLocked() wire.SubscriptionState {
 
 // sortedLocked returns the subscriptions by topic.
 func (s *Session) sortedLocked() []*subscription {
-	subs := slices.AppendSeq(make([]*subscription, 0, len(s.subs)), maps.Values(s.subs))
+	subs := make([]*subscription, 0, s.subs.len())
+	for _, sub := range s.subs.all() {
+		subs = append(subs, sub)
+	}
 	slices.SortFunc(subs, func(x, y *subscription) int { return strings.Compare(x.joined.Topic(), y.joined.Topic()) })
 	return subs
 }
@@ -150,7 +153,7 @@ func (s *Session) sortedLocked() []*subscription {
 // ackedPositionsLocked returns the positions from which a client continues in another
 // session: those of the patterns, then the acked ones of the topics.
 func (s *Session) ackedPositionsLocked() []wire.Position {
-	positions := make([]wire.Position, 0, len(s.patterns)+len(s.subs))
+	positions := make([]wire.Position, 0, len(s.patterns)+s.subs.len())
 	for _, name := range slices.Sorted(maps.Keys(s.patterns)) {
 		positions = append(positions, s.patterns[name].positionLocked())
 	}

@@ -101,7 +101,7 @@ func (c *traveller) travel(polls int) {
 func (c *traveller) change() {
 	topic := fmt.Sprint("w", c.rng.IntN(wildTopics))
 	if at, ok := c.at[topic]; ok {
-		if c.rng.IntN(8) == 0 && at.Offset > 0 && len(c.s.subs) > 2 {
+		if c.rng.IntN(8) == 0 && at.Offset > 0 && c.s.subs.len() > 2 {
 			_, err := c.s.Change(nil, []string{topic}, nil)
 			require.NoError(c, err)
 		}
