@@ -64,12 +64,10 @@ const (
 // also mean that the poll needs an ack that cannot come.
 func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now time.Time) ([]*frame.Frame, State, error) {
 	s := p.session
-	select {
-	case s.reading <- struct{}{}:
-		defer func() { <-s.reading }()
-	default:
+	if !s.reading.tryTake() {
 		return nil, Waiting, nil
 	}
+	defer s.reading.release()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.fresh = false

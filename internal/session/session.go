@@ -49,7 +49,7 @@ type Session struct {
 	// Never closed. Made under mu by the poll that holds reading or while nobody reads.
 	queue chan queued
 
-	reading chan struct{} // has one token, of the poll that takes or parks; taken before mu
+	reading reading // held by the poll that takes or parks; taken before mu
 
 	// Pending counts publishes in flight that name the session.
 	Pending atomic.Int64
@@ -80,7 +80,6 @@ type Session struct {
 func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
 	s := &Session{
 		id: id, acks: o.Ack, noEcho: o.NoEcho, client: strings.Clone(o.Client), registry: r, opened: now,
-		reading: make(chan struct{}, 1),
 	}
 	s.grant.Store(cmp.Or(o.Grant, auth.Anyone))
 	return s

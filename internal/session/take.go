@@ -19,7 +19,7 @@ func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration)
 	if err := p.startReading(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { <-p.session.reading }()
+	defer p.session.reading.release()
 	p.fresh = false
 	frames, full, err := p.collect(ctx, queued{}, limit)
 	if len(frames) > 0 || full && p.acks == nil || err != nil || wait <= 0 {
@@ -31,24 +31,25 @@ func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration)
 // Fresh reports whether the last Take was parked when its frames were published.
 func (p *Poll) Fresh() bool { return p.fresh }
 
-// startReading takes the session's reading token, unless the poll ends before.
+// startReading takes the session's reading, unless the poll ends before.
 func (p *Poll) startReading(ctx context.Context) error {
-	select {
-	case p.session.reading <- struct{}{}:
+	reading := &p.session.reading
+	if reading.tryTake() {
 		return nil
-	default:
 	}
 	if err := p.prepareToWait(); err != nil {
 		return err
 	}
-	select {
-	case p.session.reading <- struct{}{}:
-		return nil
-	case <-p.stop:
-		return p.why
-	case <-ctx.Done():
-		return ctx.Err()
+	for released := reading.released(); !reading.tryTake(); {
+		select {
+		case <-released:
+		case <-p.stop:
+			return p.why
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
+	return nil
 }
 
 // prepareToWait makes what a poll's goroutine waits on, unless the poll must end. A poll
@@ -144,7 +145,7 @@ func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, 
 }
 
 // A collector collects the frames of one Take, while the poll holds the session's lock and
-// its reading token.
+// its reading.
 type collector struct {
 	poll   *Poll
 	now    time.Time
