@@ -41,8 +41,8 @@ type conn struct {
 
 // Bytes of a connection that waits, and those that the conversation of a two-way connection adds.
 const (
-	connBytes = 672
-	talkBytes = 704
+	connBytes = 608
+	talkBytes = 640
 )
 
 // count adds to the memory account of connections.

@@ -17,10 +17,15 @@ type poll struct {
 	state   pollState
 	session *session.Session // of the last poll: most connections have only one
 
-	client   clientContext // nil until a goroutine waits
-	waitFunc func()        // conn.wait; bound once, so that a poll allocates nothing
-	became   session.State // what wait returned
-	err      error         // likewise
+	client clientContext // nil until a goroutine waits
+	waits  *waiter       // likewise
+}
+
+// A waiter is what a connection needs once a goroutine waits for its poll. Most polls park.
+type waiter struct {
+	run    func()        // conn.wait; bound once, so that a poll allocates nothing
+	became session.State // what wait returned
+	err    error         // likewise
 }
 
 // A pollState is the state of a connection's poll.
@@ -63,7 +68,7 @@ func (c *conn) settlePoll(state session.State, err error) {
 		c.state = waiting
 		c.makeClient()
 		c.lane.running.Add(1)
-		go c.waitFunc()
+		go c.waits.run()
 	case session.Continues:
 		c.state = begun
 		if c.talk != nil {
@@ -77,7 +82,7 @@ func (c *conn) settlePoll(state session.State, err error) {
 // makeClient makes the fields for goroutines that wait.
 func (c *conn) makeClient() {
 	if c.client == nil {
-		c.client, c.waitFunc = make(clientContext), c.wait
+		c.client, c.waits = make(clientContext), &waiter{run: c.wait}
 	}
 }
 
@@ -85,8 +90,8 @@ func (c *conn) makeClient() {
 // the answer until it posts its letter.
 func (c *conn) wait() {
 	defer c.lane.running.Done()
-	c.became, c.err = c.answer.Wait(c.client)
-	c.loop.post(c, func(c *conn) { c.settlePoll(c.became, c.err) })
+	c.waits.became, c.waits.err = c.answer.Wait(c.client)
+	c.loop.post(c, func(c *conn) { c.settlePoll(c.waits.became, c.waits.err) })
 }
 
 // takeBack takes a parked poll back from its session.

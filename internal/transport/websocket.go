@@ -5,6 +5,7 @@ import (
 	"compress/flate"
 	"errors"
 	"io"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/gobwas/ws"
@@ -28,11 +29,17 @@ type socket struct {
 	read     int64 // how many bytes of that frame's payload were read
 	state    ws.State
 	deflated wsflate.MessageState
-	message  []byte       // the part of a message that was read
-	control  []byte       // the part of a control frame's payload that was read
-	unread   bytes.Reader // memory for readHead, like scratch
-	scratch  [ws.MaxHeaderSize]byte
+	message  []byte // the part of a message that was read
+	control  []byte // the part of a control frame's payload that was read
 }
+
+// A headReader is memory for readHead. A socket that waits needs none.
+type headReader struct {
+	unread  bytes.Reader
+	scratch [ws.MaxHeaderSize]byte
+}
+
+var headReaders = sync.Pool{New: func() any { return new(headReader) }}
 
 // newSocket returns a reader of commands in this format, for messages of at most this many
 // bytes. For inflates see NewWebSocket.
@@ -108,9 +115,12 @@ func (s *socket) unmask(dst, part []byte) []byte {
 
 // readHead reads a frame's head. It takes nothing unless b has the whole head.
 func (s *socket) readHead(b []byte) (int, error) {
-	s.unread.Reset(b)
-	defer s.unread.Reset(nil) // b belongs to the caller
-	head, err := ws.ReadHeaderBuffer(&s.unread, s.scratch[:])
+	r := headReaders.Get().(*headReader)
+	r.unread.Reset(b)
+	head, err := ws.ReadHeaderBuffer(&r.unread, r.scratch[:])
+	took := len(b) - r.unread.Len()
+	r.unread.Reset(nil) // b belongs to the caller
+	headReaders.Put(r)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return 0, nil
 	}
@@ -135,7 +145,7 @@ func (s *socket) readHead(b []byte) (int, error) {
 		return 0, commandTooLarge(s.most)
 	}
 	s.head, s.inside, s.read = head, true, 0
-	return len(b) - s.unread.Len(), nil
+	return took, nil
 }
 
 func badSocket(err error) *wire.Problem {
