@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"runtime"
+	"runtime/debug"
 	runtimemetrics "runtime/metrics"
 	"time"
 
@@ -11,18 +12,20 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A Watcher measures the pressure and frees memory, in the order of the package comment.
+// A Watcher measures the pressure and frees memory, in the order of the package comment. It also
+// returns memory to the kernel; see waste.
 //
 // Against GOMEMLIMIT it counts what was alive at the last collection, with stacks and the
 // runtime's own memory. The size of the process does not matter: the collector lets it
 // grow up to the limit. Limits of the kernel (cgroups) are not read: set GOMEMLIMIT below
 // them.
 type Watcher struct {
-	account *Account
-	trim    Trim
-	log     *zap.Logger
-	process func() processMemory
-	collect func()
+	account  *Account
+	trim     Trim
+	log      *zap.Logger
+	process  func() processMemory
+	collect  func()
+	giveBack func() // collects, and returns what is free to the kernel
 
 	// Owned by Watch's goroutine.
 	level     Pressure
@@ -34,6 +37,7 @@ type Watcher struct {
 	live      bound
 	relieved  time.Time // when relieve was last called
 	collected uint64    // collections up to then
+	waste     waste
 }
 
 // Trim empties the queues of sessions that do not read, until enough returns true. It
@@ -43,7 +47,7 @@ type Trim func(now time.Time, enough func() bool) (trimmed int)
 // NewWatcher returns a Watcher of the account. Call Watch.
 func NewWatcher(a *Account, trim Trim, log *zap.Logger) *Watcher {
 	return &Watcher{
-		account: a, trim: trim, log: log, process: newProcessReader(), collect: runtime.GC,
+		account: a, trim: trim, log: log, process: newProcessReader(), collect: runtime.GC, giveBack: debug.FreeOSMemory,
 		cuts: rate.Sometimes{Interval: logEvery},
 		held: bound{steps: heldSteps}, live: bound{steps: limitSteps},
 	}
@@ -95,6 +99,9 @@ func (w *Watcher) look(now time.Time) time.Duration {
 	if due {
 		w.relieved, w.collected = now, memory.collections
 		w.relieve(now, freed)
+	}
+	if w.waste.isDue(memory.heap, now) {
+		w.giveBack()
 	}
 	if w.level > Calm || memory.limit != math.MaxInt64 {
 		return lookCloserEvery
@@ -209,6 +216,7 @@ type processMemory struct {
 	limit int64 // math.MaxInt64: none; at least 1, though GOMEMLIMIT may be 0
 
 	collections uint64 // so far
+	heap        heapMemory
 }
 
 // newProcessReader returns a function that reads the process's memory. The memory besides
@@ -223,6 +231,9 @@ func newProcessReader() func() processMemory {
 		runtimemetrics.Read(samples)
 		value := func(i int) int64 { return int64(min(samples[i].Value.Uint64(), math.MaxInt64)) }
 		besides := value(3) - value(4) - value(5) - value(6) - value(7)
-		return processMemory{live: value(0) + besides, limit: max(1, value(1)), collections: samples[2].Value.Uint64()}
+		return processMemory{
+			live: value(0) + besides, limit: max(1, value(1)), collections: samples[2].Value.Uint64(),
+			heap: heapMemory{objects: value(4), marked: value(0), free: value(6)},
+		}
 	}
 }
