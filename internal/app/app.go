@@ -44,6 +44,7 @@ import (
 type Config struct {
 	Broker    *broker.Broker
 	Sessions  *session.Registry
+	Presence  *session.Members // needed if topics have presence
 	Authority Authority
 
 	// Revocations are those that Authority and Sessions know. Default nil: there are none, and

@@ -110,7 +110,7 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(found wire.Presence, leave func()) error) error {
 	var s slot
 	return a.readLong(ctx, &c, s.ofReads(), func() error { return a.mayReadPresence(&c, topic) }, func() error {
-		found, err := a.cfg.Sessions.Presence(topic, time.Now())
+		found, err := a.cfg.Presence.List(topic, time.Now())
 		if err != nil {
 			return err
 		}

@@ -49,6 +49,7 @@ type Daemon struct {
 	limiter  *limit.Limiter
 	files    listen.OpenFiles
 	sessions *session.Registry
+	members  *session.Members
 	auth     *auth.Authority // nil: there is no authorisation
 	watcher  *memory.Watcher
 	polls    *transport.Server
@@ -138,9 +139,12 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	}
 	hooks := newHooks(cfg, limits, b, m, log)
 	sessions.Events = hooks.events
+	members := session.NewMembers(b, m)
+	sessions.Presence = members
 	d = &Daemon{
 		cfg: cfg, log: log, metrics: m, kept: kept, feed: feed, broker: b, limiter: limiter, files: files, manager: manager,
 		sessions:    session.NewRegistry(sessions, b, m),
+		members:     members,
 		hooks:       hooks,
 		auth:        identifies,
 		certificate: listen.NewCertificate(certificate, clients, log),
@@ -165,7 +169,7 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	m.Gather(d.gauges)
 	m.GatherProcess()
 	d.app = app.New(app.Config{
-		Broker: b, Sessions: d.sessions, Authority: authority, Revocations: identifies.Revocations(), Limiter: limiter,
+		Broker: b, Sessions: d.sessions, Presence: members, Authority: authority, Revocations: identifies.Revocations(), Limiter: limiter,
 		Hook: d.hooks.publish, Authorize: d.hooks.authorize,
 		Metrics: m, Log: log, Traces: traces, Limits: shown,
 	})
@@ -379,6 +383,7 @@ func (d *Daemon) gauges() metrics.Gauges {
 	var g metrics.Gauges
 	d.broker.Gauges(&g)
 	d.sessions.Gauges(&g)
+	g.PresenceMembers = d.members.Count()
 	g.Draining = d.sessions.Draining() != nil
 	if d.certificate != nil {
 		g.CertificateExpires = d.certificate.Expires()

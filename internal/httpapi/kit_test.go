@@ -102,11 +102,13 @@ func newParts(s settings) parts {
 	s.limits.Sessions = s.session.MaxSessions
 	limiter := limit.New(s.limits, m)
 	s.session.Slots = limiter.Sessions()
+	members := session.NewMembers(b, m)
+	s.session.Presence = members
 	sessions := session.NewRegistry(s.session, b, m)
 	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
 	return parts{
 		Config: app.Config{
-			Broker: b, Sessions: sessions, Authority: s.authority, Limiter: limiter, Hook: s.hook, Authorize: s.authorize,
+			Broker: b, Sessions: sessions, Presence: members, Authority: s.authority, Limiter: limiter, Hook: s.hook, Authorize: s.authorize,
 			Metrics: m, Log: zap.NewNop(), Limits: limits,
 		},
 		Polls: transport.New(s.transport, limits, b.Memory(), m, nil), Origins: s.origins, Hosts: everyHost(),

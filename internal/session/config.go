@@ -42,6 +42,9 @@ type Config struct {
 
 	// Events receives the openings and ends of sessions. Default none.
 	Events Events
+
+	// Presence learns who is on the topics that have presence. Default none.
+	Presence Presence
 }
 
 // MostNamed returns how many topics and patterns one request may name in all its lists.
@@ -91,6 +94,9 @@ func (c Config) WithDefaults() Config {
 	}
 	if c.Events == nil {
 		c.Events = unheard{}
+	}
+	if c.Presence == nil {
+		c.Presence = unseen{}
 	}
 	return c
 }

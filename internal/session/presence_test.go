@@ -74,7 +74,7 @@ func (k *kit) pollAs(who string, long time.Duration, topics ...string) {
 // on returns who is on a topic, such as "ann/ bob/c1 +2": two are anonymous.
 func (k *kit) on(topic string) string {
 	k.Helper()
-	p, err := k.registry.Presence(topic, time.Now())
+	p, err := k.members.List(topic, time.Now())
 	require.NoError(k, err)
 	require.Len(k, p.Members, p.Count)
 	require.True(k, p.Exact)
@@ -109,7 +109,7 @@ func (k *kit) watch(topic string) *watcher {
 
 func (w *watcher) load() {
 	w.k.Helper()
-	p, err := w.k.registry.Presence(w.topic, time.Now())
+	p, err := w.k.members.List(w.topic, time.Now())
 	require.NoError(w.k, err)
 	w.at, w.counts, w.members = p.Position, p.PresenceCounts, map[string]bool{}
 	for _, m := range p.Members {
@@ -172,7 +172,7 @@ func TestJoinsAndLeavesAreTold(t *testing.T) {
 		require.NoError(k, err)
 		require.Equal(k, "join /c1, join cat/c1", w.follow())
 		require.Equal(k, "/c1 ann/ cat/c1", k.on("chat.a"))
-		require.Equal(k, 4, k.registry.presence.count())
+		require.Equal(k, 4, k.members.Count())
 
 		k.registry.End(ann)
 		_, err = cat.Change(nil, []string{"chat.a"}, nil)
@@ -187,19 +187,19 @@ func TestJoinsAndLeavesAreTold(t *testing.T) {
 		k.registry.End(bob)
 		k.wait(10)
 		require.Equal(k, "leave /c1", w.follow())
-		require.Len(k, k.registry.presence.audiences, 1, "of chat.b")
+		require.Len(k, k.members.audiences, 1, "of chat.b")
 	})
 }
 
 // The bytes of the list and of the messages.
 func TestPresenceOnTheWire(t *testing.T) {
 	present(t, func(k *kit) {
-		p, err := k.registry.Presence("chat.a", time.Now())
+		p, err := k.members.List("chat.a", time.Now())
 		require.NoError(k, err)
 		k.enter("ann/c1", "chat.a")
 		k.enter("", "chat.a")
 		k.wait(1)
-		list, err := k.registry.Presence("chat.a", time.Now())
+		list, err := k.members.List("chat.a", time.Now())
 		require.NoError(k, err)
 		text, err := json.Marshal(list)
 		require.NoError(k, err)
@@ -282,7 +282,7 @@ func TestAnonymousSessionsAreCounted(t *testing.T) {
 		}
 		k.wait(1)
 		require.Equal(k, "count 0+0 true", w.follow(), "without a grace")
-		require.Empty(k, k.registry.presence.audiences)
+		require.Empty(k, k.members.audiences)
 	})
 }
 
@@ -297,7 +297,7 @@ func TestPatternsMakeMembers(t *testing.T) {
 		require.Equal(k, "join ann/", w.follow())
 		k.poll(s, 0)
 		require.NoError(k, s.Ack(1))
-		require.Equal(k, 1, k.registry.presence.count())
+		require.Equal(k, 1, k.members.Count())
 		k.wait(61)
 		require.False(k, k.broker.Has("chat.a"))
 		w.follow()
@@ -321,7 +321,8 @@ func TestARestartLeavesNoGhosts(t *testing.T) {
 		m := metrics.New("test")
 		k.broker.Close()
 		k.broker = broker.New(withPresence, m, time.Now())
-		k.registry = NewRegistry(Config{}, k.broker, m)
+		k.members = NewMembers(k.broker, m)
+		k.registry = NewRegistry(Config{Presence: k.members}, k.broker, m)
 		require.Equal(k, "gap", w.follow())
 		require.Empty(k, w.members)
 		k.enter("bob/", "chat.a")
@@ -352,7 +353,7 @@ func TestAReloadGivesAndTakesPresence(t *testing.T) {
 		reload(withPresence)
 		w := k.watch("chat.a")
 		require.Equal(k, map[string]bool{"ann/": true}, w.members)
-		require.Equal(k, 1, k.registry.presence.count())
+		require.Equal(k, 1, k.members.Count())
 		reload(broker.Config{})
 		k.wait(6)
 		require.Equal(k, "leave ann/", w.follow())
@@ -363,7 +364,7 @@ func TestAReloadGivesAndTakesPresence(t *testing.T) {
 		s.reappear()
 		k.wait(6)
 		require.Equal(k, "leave ann/", w.follow(), "an ended session does not come back")
-		require.Zero(k, k.registry.presence.count())
+		require.Zero(k, k.members.Count())
 	})
 }
 
@@ -398,7 +399,7 @@ func TestALargeAudienceIsTheDigestOfEachSecond(t *testing.T) {
 		k.wait(1)
 		watch()
 		require.Equal(k, wire.PresenceCounts{Count: 5000}, w.counts)
-		p, err := k.registry.Presence("chat.a", time.Now())
+		p, err := k.members.List("chat.a", time.Now())
 		require.NoError(k, err)
 		require.Equal(k, wire.PresenceCounts{Count: 5000}, p.PresenceCounts)
 		require.Len(k, p.Members, crowd)
@@ -425,13 +426,13 @@ func TestALargeAudienceIsTheDigestOfEachSecond(t *testing.T) {
 func TestTooManyChangesAreOneGap(t *testing.T) {
 	present(t, func(k *kit) {
 		w := k.watch("chat.a")
-		p := k.registry.presence
+		p := k.members
 		p.mu.Lock()
 		for range crowd + 1 {
 			p.changedLocked(p.audienceLocked("chat.a"), news{"x", wire.PresenceEvent{Event: wire.PresenceJoin}})
 		}
 		p.mu.Unlock()
-		p.flush()
+		p.Flush()
 		require.Equal(k, "gap", w.follow())
 		require.Empty(k, w.members)
 	})
@@ -444,8 +445,8 @@ func TestWhatCannotBeToldIsAGap(t *testing.T) {
 		account := k.broker.Memory()
 		_, budget := account.Held()
 		account.Add(memory.Unread, budget)
-		k.registry.presence.join("chat.a", newSession("x", k.openingAs("ann/"), k.registry, time.Now()))
-		k.registry.presence.flush()
+		k.members.Joined("chat.a", wire.Member{Subject: "ann"})
+		k.members.Flush()
 		require.Empty(k, w.follow())
 		account.Add(memory.Unread, -budget)
 		k.wait(1)
@@ -464,9 +465,9 @@ func TestTheMemoryOfMembersIsCounted(t *testing.T) {
 		require.Greater(k, k.broker.Memory().Of(memory.Topics)-used, int64(memberBytes+audienceBytes))
 		k.registry.End(s)
 		k.wait(10)
-		require.Empty(k, k.registry.presence.audiences)
-		require.Empty(k, k.registry.presence.due)
-		require.Zero(k, k.registry.presence.count())
+		require.Empty(k, k.members.audiences)
+		require.Empty(k, k.members.due)
+		require.Zero(k, k.members.Count())
 		k.wait(130)
 		require.Equal(k, used, k.broker.Memory().Of(memory.Topics))
 	})
@@ -596,6 +597,6 @@ func TestPresenceOfManyAtOnce(t *testing.T) {
 		}
 		k.wait(10)
 		require.Empty(k, k.on("chat.a"))
-		require.Empty(k, k.registry.presence.audiences)
+		require.Empty(k, k.members.audiences)
 	})
 }

@@ -29,7 +29,7 @@ type Registry struct {
 	revoked func(*auth.Grant) bool // nil: none is
 	node    string                 // random; the first part of every id
 
-	presence  *presence
+	presence  Presence
 	sessions  *wheel
 	numbers   atomic.Uint64 // sessions opened or refused, ever
 	open      atomic.Int64  // sessions that are not ephemeral
@@ -43,7 +43,7 @@ type Registry struct {
 func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	cfg = cfg.WithDefaults()
 	r := &Registry{
-		broker: b, metrics: m, slots: cfg.Slots, events: cfg.Events, revoked: cfg.Revoked, presence: newPresence(b, m), node: randomText(3),
+		broker: b, metrics: m, slots: cfg.Slots, events: cfg.Events, revoked: cfg.Revoked, presence: cfg.Presence, node: randomText(3),
 		sessions: newWheel(min(visitEvery, cfg.InactivityTimeout), time.Now()),
 		ended:    &endedSessions{reasons: make(map[string]*wire.Problem), ring: make([]string, cfg.EndedRemembered)},
 	}
@@ -51,7 +51,7 @@ func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	return r
 }
 
-// Reload puts cfg in force, except EndedRemembered, Slots, Events, Revoked, and the queues
+// Reload puts cfg in force, except EndedRemembered, Slots, Events, Presence, Revoked, and the queues
 // that sessions have. A shorter inactivity timeout takes effect within the longer of the two.
 // Topics whose rules in the broker have changed get or lose presence.
 func (r *Registry) Reload(cfg Config) {
@@ -272,7 +272,7 @@ func (r *Registry) Sweep(now time.Time) {
 		return next
 	})
 	if r.Draining() == nil {
-		r.presence.sweep(now)
+		r.presence.Sweep(now)
 	}
 }
 
@@ -283,7 +283,6 @@ const visitEvery = 16 * time.Second
 // Gauges adds the state of the sessions to g.
 func (r *Registry) Gauges(g *metrics.Gauges) {
 	g.Sessions = int(r.open.Load())
-	g.PresenceMembers = r.presence.count()
 	g.Limits = append(g.Limits, metrics.Limit{Name: statelessSessions, Most: r.cfg.Load().MaxSessions, InUse: int(r.ephemeral.Load())})
 	r.sessions.each(func(s *Session) {
 		s.mu.Lock()
