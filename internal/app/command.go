@@ -193,10 +193,10 @@ func (c *commands) later(s *session.Session, command *wire.Command, err error) t
 }
 
 // carryOutWaiting is carryOut for a command that may wait. A publish is carried out although its
-// client has left, since a client may close the connection right behind it. A panic fails the
-// command only.
+// client has left, since a client may close the connection right behind it; but a hook is no longer
+// asked. A panic fails the command only.
 func (c *commands) carryOutWaiting(ctx context.Context, s *session.Session, command *wire.Command) (reply *wire.Reply, change func(inTurn bool) error, err error) {
-	if command.Publish != nil {
+	if p := command.Publish; p != nil && !c.app.cfg.Broker.Route(p.Topic).Rule().Hook {
 		ctx = context.WithoutCancel(ctx)
 	}
 	err = c.survive(func() (err error) {
