@@ -31,6 +31,7 @@ var floors = [][]string{
 	{"internal/lane"},
 	{"internal/app"},
 	{"internal/transport", "internal/listen", "internal/cors", "internal/acme"},
+	{"internal/presence"},
 	{"internal/session", "internal/store"},
 	{"internal/broker", "internal/auth", "internal/limit", "internal/hook"},
 	{"internal/frame"},

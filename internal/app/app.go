@@ -36,6 +36,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/observe"
+	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -44,7 +45,7 @@ import (
 type Config struct {
 	Broker    *broker.Broker
 	Sessions  *session.Registry
-	Presence  *session.Members // needed if topics have presence
+	Presence  *presence.Members // needed if topics have presence
 	Authority Authority
 
 	// Revocations are those that Authority and Sessions know. Default nil: there are none, and

@@ -28,6 +28,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/observe"
+	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/store"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -49,7 +50,7 @@ type Daemon struct {
 	limiter  *limit.Limiter
 	files    listen.OpenFiles
 	sessions *session.Registry
-	members  *session.Members
+	members  *presence.Members
 	auth     *auth.Authority // nil: there is no authorisation
 	watcher  *memory.Watcher
 	polls    *transport.Server
@@ -139,7 +140,7 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	}
 	hooks := newHooks(cfg, limits, b, m, log)
 	sessions.Events = hooks.events
-	members := session.NewMembers(b, m)
+	members := presence.New(b, m)
 	sessions.Presence = members
 	d = &Daemon{
 		cfg: cfg, log: log, metrics: m, kept: kept, feed: feed, broker: b, limiter: limiter, files: files, manager: manager,

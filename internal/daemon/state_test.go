@@ -85,7 +85,7 @@ func TestAPlannedRestartBeginsPresenceAnew(t *testing.T) {
 	one := start(t, withPresence)
 	one.published()
 	pattern := one.broker.PatternPosition(">")
-	was, err := one.sessions.Presence("a", time.Now())
+	was, err := one.members.List("a", time.Now())
 	require.NoError(t, err)
 	require.NoError(t, one.broker.Tell(was.Position.Topic, "k", []byte("1"), time.Now()))
 	require.NoError(t, one.wait())

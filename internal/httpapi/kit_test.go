@@ -21,6 +21,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -102,7 +103,7 @@ func newParts(s settings) parts {
 	s.limits.Sessions = s.session.MaxSessions
 	limiter := limit.New(s.limits, m)
 	s.session.Slots = limiter.Sessions()
-	members := session.NewMembers(b, m)
+	members := presence.New(b, m)
 	s.session.Presence = members
 	sessions := session.NewRegistry(s.session, b, m)
 	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}

@@ -23,7 +23,6 @@ type kit struct {
 	*testing.T
 	broker   *broker.Broker
 	registry *Registry
-	members  *Members
 	epoch    string
 }
 
@@ -32,9 +31,7 @@ func story(t *testing.T, bc broker.Config, sc Config, tell func(k *kit)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New("test")
 		b := broker.New(bc, m, time.Now())
-		members := NewMembers(b, m)
-		sc.Presence = members
-		k := &kit{T: t, broker: b, registry: NewRegistry(sc, b, m), members: members}
+		k := &kit{T: t, broker: b, registry: NewRegistry(sc, b, m)}
 		k.epoch = k.publish("_epoch").Position.Epoch
 		tell(k)
 		b.Close()

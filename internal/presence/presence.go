@@ -1,4 +1,5 @@
-package session
+// Package presence knows who is on the topics that have presence, and tells every change.
+package presence
 
 import (
 	"cmp"
@@ -34,8 +35,8 @@ type Members struct {
 	members   int
 }
 
-// NewMembers returns Members without any.
-func NewMembers(b *broker.Broker, m *metrics.Metrics) *Members {
+// New returns Members without any.
+func New(b *broker.Broker, m *metrics.Metrics) *Members {
 	return &Members{broker: b, metrics: m, audiences: make(map[string]*audience), due: make(map[*audience]bool)}
 }
 
@@ -98,7 +99,7 @@ const (
 // slash.
 func (i identity) key() string { return i.subject + "/" + i.client }
 
-// Joined implements Presence.
+// Joined implements session.Presence.
 func (p *Members) Joined(topic string, of wire.Member) {
 	who := identityOf(of)
 	p.mu.Lock()
@@ -126,7 +127,7 @@ func (p *Members) Joined(topic string, of wire.Member) {
 	m.sessions++
 }
 
-// Left implements Presence.
+// Left implements session.Presence.
 func (p *Members) Left(topic string, of wire.Member) {
 	who := identityOf(of)
 	p.mu.Lock()
@@ -187,7 +188,7 @@ func (p *Members) changedLocked(a *audience, n news) {
 	p.hasNews.Store(true)
 }
 
-// Flush implements Presence.
+// Flush implements session.Presence.
 func (p *Members) Flush() {
 	// Fast path: no topic has presence, or nobody came.
 	if !p.hasNews.Load() {
@@ -201,7 +202,7 @@ func (p *Members) Flush() {
 	p.tell(changed, time.Now())
 }
 
-// Sweep implements Presence. It tells who has been away for the grace, and the counts of large
+// Sweep implements session.Presence. It tells who has been away for the grace, and the counts of large
 // audiences.
 func (p *Members) Sweep(now time.Time) {
 	p.mu.Lock()
