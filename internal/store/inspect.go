@@ -179,37 +179,16 @@ func Inspect(files FS, bootID string) (Contents, error) {
 	r, err := readOnly(w, t.apply)
 	if err != nil {
 		c.Refused = err.Error()
-		if t, w, r = w.repairable(); w == nil {
+		t, w = newTally(), NewWAL(w.cfg, nil)
+		w.repairs = true
+		if r, err = readOnly(w, t.apply); err != nil {
 			return c, nil // there is nothing to keep
 		}
-		c.Refused += t.wouldKeep(&r)
 	}
 	c.Epoch, c.Last, c.Lease, c.Clean, c.SameBoot = r.Epoch, r.Last, w.lease, r.Clean, r.SameBoot
 	c.Cut, c.Lost, c.Damage = r.Cut, r.Lost, r.Damage
 	t.addTo(&c)
 	return c, nil
-}
-
-// repairable reads the log of w as a repair does, and changes nothing. It returns no WAL if
-// there is nothing to keep.
-func (w *WAL) repairable() (*tally, *WAL, Recovery) {
-	t, as := newTally(), NewWAL(WALConfig{FS: w.fs, BootID: w.cfg.BootID}, nil)
-	as.repairs, as.stopped = true, w.stopped
-	r, err := readOnly(as, t.apply)
-	if err != nil {
-		return t, nil, Recovery{}
-	}
-	return t, as, r
-}
-
-// wouldKeep says what a repair keeps, if there is damage.
-func (c *tally) wouldKeep(r *Recovery) string {
-	if len(r.Damage) == 0 {
-		return ""
-	}
-	var keeps Contents
-	c.addTo(&keeps)
-	return fmt.Sprintf(". A repair would keep %d messages of %d bytes in %d topics", keeps.Messages, keeps.Bytes, keeps.Topics)
 }
 
 // KindOf returns the kind of a file by its name.

@@ -39,8 +39,7 @@ func (w *WAL) open(apply func(broker.Entry) error, now time.Time) error {
 	r := &recovering{wal: w}
 	if err = r.run(now); err != nil {
 		w.abandon()
-		t, _, repaired := w.repairable()
-		return fmt.Errorf("store: %w%s%s", err, diskRemedy(err), t.wouldKeep(&repaired))
+		return fmt.Errorf("store: %w%s", err, diskRemedy(err))
 	}
 	w.broker.KeepTopics(now.Add(keepTopics))
 	r.Took = time.Since(begun)
