@@ -174,7 +174,7 @@ func narrow(conns ...*net.TCPConn) {
 }
 
 // pump copies what goes one way, up to the byte where the fate strikes.
-func (l *link) pump(to, from *net.TCPConn, toward direction) { //nolint:gocognit // the byte at which a fault strikes splits a read: one loop shows both parts
+func (l *link) pump(to, from *net.TCPConn, toward direction) {
 	buffer := make([]byte, 16<<10)
 	for passed := int64(0); ; {
 		n, err := from.Read(buffer)

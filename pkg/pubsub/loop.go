@@ -163,7 +163,7 @@ func (l *loop) turn(life context.Context) (err error) {
 // relay takes frames and hands items over until the answer has ended. While an item
 // waits to be taken no frame is: the answer, and so the daemon, waits too. While a
 // change waits to be tried again no other is taken.
-func (l *loop) relay(life context.Context) error { //nolint:cyclop,gocognit // one select over all that the loop owns: cut in two, it would read worse
+func (l *loop) relay(life context.Context) error {
 	for {
 		if len(l.waiting) == 0 && l.barred {
 			return errNoRight
