@@ -144,7 +144,8 @@ $(WORDS)/installed: deploy/checks/words.lock
 words: $(WORDS)/installed ## measure how easy the documents are to read; FILES="README.md" chooses, ARGS="--longest 5" prints sentences
 	@$(WORDS)/bin/python deploy/checks/words.py $(ARGS) $(FILES)
 
-deploy: $(LINT) ## try the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec, in a module of their own
+deploy: $(LINT) ## try the image, a release, and an installation; in a module of their own, the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec
+	$(GO) test -count=1 -tags packaging ./deploy
 	cd deploy/checks && $(CURDIR)/$(LINT) run ./...
 	cd deploy/checks && $(GO) test -count=1 ./... # what they read is outside of their module, which the cache does not see
 

@@ -1,3 +1,5 @@
+//go:build linux && packaging
+
 package deploy_test
 
 import (

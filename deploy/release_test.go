@@ -1,3 +1,5 @@
+//go:build packaging
+
 package deploy_test
 
 import (
