@@ -43,6 +43,7 @@ func keysOf(t *testing.T, file string, names ...string) map[string]string {
 // An administrator revokes an API key. Whatever it keeps open ends, on every transport, and
 // nobody else notices.
 func TestARevokedKeyEndsWhatItKeepsOpen(t *testing.T) {
+	t.Parallel()
 	for _, lane := range []string{"handoff", "channel", "off"} {
 		t.Run(lane, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "keys")
@@ -146,6 +147,7 @@ func wantSays(t *testing.T, in *bufio.Reader, who string, texts ...string) {
 
 // A broken file changes nothing, and the log says what is wrong and where.
 func TestABrokenFileOfAPIKeysIsLogged(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "keys")
 	keys := keysOf(t, file, "ann")
 	d := start(t, func(c *config.Config) { c.Auth.APIKeys = file })

@@ -26,6 +26,7 @@ import (
 // each message once, in order, and without a gap. That holds for the Go client and for a
 // strict client that follows only the protocol's rules.
 func TestNothingIsLostWhereverAnAnswerIsCut(t *testing.T) {
+	t.Parallel()
 	for _, mode := range transport.Modes() {
 		for _, stateless := range []bool{false, true} {
 			for name, subscribe := range map[string]subscribeFunc{"plain": subscribePlainly, "Go client": subscribeByClient} {
@@ -45,7 +46,7 @@ func TestNothingIsLostWhereverAnAnswerIsCut(t *testing.T) {
 // be longer than least bytes.
 func (k *kit) cutEverywhere(least int, cut func(at int) bool) {
 	k.Helper()
-	step := exhaustive.Step(31)
+	step := exhaustive.Step(61)
 	at := len(k.Name()) % step
 	for cut(at) {
 		at += step

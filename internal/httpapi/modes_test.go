@@ -32,9 +32,10 @@ import (
 var formatNames = map[frame.Format]string{frame.NDJSON: "json", frame.CBOR: "cbor"}
 
 func TestEveryModeDeliversTheSame(t *testing.T) {
+	t.Parallel()
 	for i, s := range sampleOf(everyPoll(), 0) {
 		t.Run(s.String(), func(t *testing.T) {
-			transporttest.Run(t, halfOfStories(i), func(t *testing.T, b transporttest.Bounds) transporttest.System {
+			transporttest.Run(t, someStories(i), func(t *testing.T, b transporttest.Bounds) transporttest.System {
 				return s.on(newKit(t, boundsOf(b)))
 			})
 		})
@@ -42,6 +43,7 @@ func TestEveryModeDeliversTheSame(t *testing.T) {
 }
 
 func TestAnEventStreamDeliversTheSame(t *testing.T) {
+	t.Parallel()
 	for i, ids := range []idKind{ofOneTopic, ofSeveral, referring, attached} {
 		if exhaustive.On() || i%2 == 1 {
 			t.Run("by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 0) })
@@ -52,10 +54,10 @@ func TestAnEventStreamDeliversTheSame(t *testing.T) {
 	}
 }
 
-// halfOfStories returns the sample of stories for the i-th of several systems: two
-// neighbours together play all.
-func halfOfStories(i int) transporttest.Sample {
-	return transporttest.Sample{First: i, Step: exhaustive.Step(2)}
+// someStories returns the sample of stories for the i-th of several systems: three neighbours
+// together play all.
+func someStories(i int) transporttest.Sample {
+	return transporttest.Sample{First: i, Step: exhaustive.Step(3)}
 }
 
 // sseSuite makes each subscriber reconnect after this many events. Tests with a queue
