@@ -156,7 +156,6 @@ func TestCommandsFindADaemonThatSpeaksTLSByItsEnvironment(t *testing.T) {
 
 // As a certificate is renewed: new files, then SIGHUP.
 func TestSIGHUPRenewsTheCertificate(t *testing.T) {
-	t.Parallel()
 	s, pair := serveSecure(t)
 	pair.Write(t)
 	publish := []string{"publish", "a", "1", "--ca", pair.Cert, "--server", s.public}

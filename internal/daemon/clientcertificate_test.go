@@ -162,7 +162,6 @@ func TestARemovedAuthorityEndsSessions(t *testing.T) {
 // A connection ends when the client's certificate expires, whatever waits on it. A session has
 // expired then, also for others who know the id, until a new certificate renews it.
 func TestAConnectionEndsWhenItsCertificateExpires(t *testing.T) {
-	t.Parallel()
 	for _, rights := range []string{"", `[{"topics":["a"],"allow":["subscribe"]}]`} {
 		m := startMutual(t, func(c *config.Config) { c.Auth.Certificates = rights })
 		expires := time.Now().Add(2 * time.Second).Truncate(time.Second) // certificates count seconds
@@ -211,7 +210,6 @@ func TestAConnectionEndsWhenItsCertificateExpires(t *testing.T) {
 // A Go client without a token goes on after its certificate expired, if its settings of TLS
 // then have another one. If they have none, the subscription ends with a refusal.
 func TestTheGoClientGoesOnAfterItsCertificateExpired(t *testing.T) {
-	t.Parallel()
 	m := startMutual(t, func(c *config.Config) { c.Auth.Certificates = `[{"topics":["a"],"allow":["subscribe","publish"]}]` })
 	expires := time.Now().Add(4 * time.Second).Truncate(time.Second) // certificates count seconds
 	old, fresh := m.Issue(t, "ann", expires), m.Issue(t, "ann", time.Now().Add(time.Hour))
@@ -355,7 +353,6 @@ func TestTheCertificateOfATrustedProxyIsNobodys(t *testing.T) {
 // A trusted proxy's certificate needs no common name, and it may expire while clients' streams
 // are open.
 func TestTheCertificateOfATrustedProxyEndsNoStreams(t *testing.T) {
-	t.Parallel()
 	m := startMutual(t, func(c *config.Config) {
 		c.Limit.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
 		c.Transport.Heartbeat = 500 * time.Millisecond
