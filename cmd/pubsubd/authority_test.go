@@ -30,7 +30,6 @@ func serveSecure(t *testing.T) (*served, certtest.Pair) {
 }
 
 func TestCommandsTrustAPrivateAuthority(t *testing.T) {
-	t.Parallel()
 	s, pair := serveSecure(t)
 	env := []string{serverEnv + "=" + s.public, adminEnv + "=" + s.admin}
 	trusting := append([]string{authorityEnv + "=" + pair.Cert}, env...)

@@ -141,7 +141,6 @@ func byReusePort(args ...string) func(t *testing.T) upgrade {
 // kernel refuses no connection and resets none. No subscriber misses a message, has one twice,
 // or gets a gap.
 func TestUpgradesRefuseNobody(t *testing.T) {
-	t.Parallel()
 	clients, upgrades := 120, 2
 	if exhaustive.On() {
 		clients, upgrades = 500, 5

@@ -130,7 +130,6 @@ func TestAReloadReplacesTheAuthoritiesOfClients(t *testing.T) {
 // After a reload without an authority, its certificates are refused also on connections that
 // are open, and what they keep open ends.
 func TestARemovedAuthorityEndsSessions(t *testing.T) {
-	t.Parallel()
 	m := startMutual(t, func(c *config.Config) { c.Auth.Certificates = `[{"topics":["a"],"allow":["subscribe"]}]` })
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: m.named("ann")}}
 	defer c.CloseIdleConnections()

@@ -361,7 +361,6 @@ func TestTheAdminListenerServesHealthAndProfiles(t *testing.T) {
 
 // The sweeper ends sessions without polls and forgets topics without messages.
 func TestIdleSessionsAndEmptyTopicsAreSwept(t *testing.T) {
-	t.Parallel()
 	d := start(t, func(c *config.Config) {
 		c.Session.InactivityTimeout = 100 * time.Millisecond
 		c.Broker.HistoryAge = 100 * time.Millisecond

@@ -143,7 +143,6 @@ func token(i int) string {
 
 // The lane and net/http answer alike, whatever they receive.
 func TestTheLaneAnswersAsNetHTTPDoes(t *testing.T) {
-	t.Parallel()
 	for seed, lane := range lanes {
 		t.Run(lane, func(t *testing.T) {
 			p := startPair(t, lane)
@@ -167,7 +166,6 @@ func sampleOf(scripts []script, part int) (sample []script) {
 // The answers are also equal when other origins are allowed, whatever the origin of a
 // request.
 func TestTheLaneAnswersOtherOriginsAsNetHTTPDoes(t *testing.T) {
-	t.Parallel()
 	for seed, origins := range [][]string{someOrigins, {"*"}} {
 		t.Run(origins[0], func(t *testing.T) {
 			p := startPair(t, lanes[seed%len(lanes)], origins...)

@@ -26,7 +26,6 @@ import (
 // The daemon echoes the id of a request in every kind of answer. The lane does it byte for
 // byte as net/http does.
 func TestRequestIDsAreEchoed(t *testing.T) {
-	t.Parallel()
 	for _, lane := range lanes {
 		t.Run(lane, func(t *testing.T) {
 			p := startPair(t, lane, someOrigins...)
@@ -344,7 +343,6 @@ func TestATraceLeadsThroughTheHookToTheLog(t *testing.T) {
 // Commands that publish, and many messages in one request, are traced as one publish each.
 // The trace of the request that opened a WebSocket does not go on in its commands.
 func TestCommandsAndManyMessagesAreTraced(t *testing.T) {
-	t.Parallel()
 	for _, store := range []string{"", t.TempDir()} {
 		to := newCollector(t)
 		d := start(t, func(c *config.Config) {

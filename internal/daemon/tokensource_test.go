@@ -114,7 +114,9 @@ func (f *renewer) wantPublished(t *testing.T, data string) {
 
 func (f *renewer) publish(t *testing.T, client *pubsub.Client, data string) {
 	t.Helper()
-	_, err := client.PublishJSON(t.Context(), f.topic, data)
+	ctx, cancel := context.WithTimeout(t.Context(), surely)
+	defer cancel()
+	_, err := client.PublishJSON(ctx, f.topic, data)
 	require.NoError(t, err, f.way)
 }
 
@@ -287,7 +289,7 @@ func TestASlowSourceOfTokensHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	d := startWithTokens(t)
 	give := make(chan struct{})
-	all := d.renewers(t, 8*time.Second, func(f *renewer) (string, error) {
+	all := d.renewers(t, 20*time.Second, func(f *renewer) (string, error) {
 		<-give
 		return tokenFor(f.expires.Add(time.Hour)), nil
 	}, "stateless stream", "server-sent events")

@@ -53,7 +53,6 @@ const unreadSample = `pubsubd_memory_bytes{kind="unread"}`
 // Clients request lists and do not read them. Unread answers count as memory and are
 // bounded. They do not affect other readers, and closing the connections frees them.
 func TestUnreadAnswersAreCountedAndBounded(t *testing.T) {
-	t.Parallel()
 	d := startWithLongLists(t, nil)
 	list := "GET /v1/topics?limit=1000 HTTP/1.1\r\nHost: h\r\n\r\n"
 	seen, most := 0.0, 0.0
@@ -76,7 +75,6 @@ func TestUnreadAnswersAreCountedAndBounded(t *testing.T) {
 // An HTTP/2 client sets its window to 0 and sends a request on every stream. The daemon
 // closes its connections with all their streams.
 func TestUnreadStreamsAreCountedAndBounded(t *testing.T) {
-	t.Parallel()
 	d := startWithLongLists(t, cleartext)
 	const frameHeaders, endsStream, isHead, initialWindow = 1, 0x1, 0x4, 4
 	path := "/v1/topics?limit=1000"

@@ -26,7 +26,6 @@ import (
 // Clients that never finish large bodies use a bounded part of the memory. Other clients
 // can still send small bodies.
 func TestUnfinishedBodiesAreBounded(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
@@ -50,7 +49,6 @@ func TestUnfinishedBodiesAreBounded(t *testing.T) {
 
 // One address may use at most half of the memory for unfinished bodies.
 func TestBodiesOfOneAddressAreBounded(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn

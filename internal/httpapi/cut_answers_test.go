@@ -23,7 +23,6 @@ import (
 // Some browsers report a body that was cut as complete. Wherever a history, or a poll with
 // hello, is cut, a client that follows PROTOCOL.md, Cut answers, notices.
 func TestAClientNoticesWhereverAnAnswerIsCut(t *testing.T) {
-	t.Parallel()
 	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
 		t.Run(string(way), func(t *testing.T) {
 			k := serveLane(t, way, settings{broker: broker.Config{HistoryAge: time.Hour}}, nil)

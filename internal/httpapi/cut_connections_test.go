@@ -26,7 +26,6 @@ import (
 // each message once, in order, and without a gap. That holds for the Go client and for a
 // strict client that follows only the protocol's rules.
 func TestNothingIsLostWhereverAnAnswerIsCut(t *testing.T) {
-	t.Parallel()
 	for _, mode := range transport.Modes() {
 		for _, stateless := range []bool{false, true} {
 			for name, subscribe := range map[string]subscribeFunc{"plain": subscribePlainly, "Go client": subscribeByClient} {

@@ -54,7 +54,6 @@ func inflated(t *testing.T, r io.Reader) (string, bool) {
 // The daemon deflates a long message once for all WebSockets and polls. It sends short
 // messages as they are. Commands may be deflated too.
 func TestMessagesOfAWebSocketAreDeflated(t *testing.T) {
-	t.Parallel()
 	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
 		k := newLaneKit(t, way)
 		conn, r := k.dialDeflating("/v1/ws?topic=a")

@@ -17,7 +17,6 @@ import (
 // A message may arrive after the lane begins to drain and before the session ends. The
 // poll gets it, and its connection does not delay the drain.
 func TestAnAnswerDuringTheDrainEndsItsConnection(t *testing.T) {
-	t.Parallel()
 	onBothWays(t, func(t *testing.T, way lane.Way) {
 		for range 20 { // the poll may be parked again before or after the message arrives
 			k := newLaneKit(t, way)

@@ -101,7 +101,6 @@ func TestHelloWithALargeHistoryPrecedesReplies(t *testing.T) {
 // After the end frame, a client has a moment to close its connection. Then the daemon
 // closes it, even if the client keeps sending.
 func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {
-	t.Parallel()
 	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		conn, err := net.Dial("tcp", k.openPort())
@@ -130,7 +129,6 @@ func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {
 
 // A client with a backlog of frames still gets replies to its commands.
 func TestCommandsAreAnsweredDuringABacklog(t *testing.T) {
-	t.Parallel()
 	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		const messages = 400
 		k := serveLane(t, way, settings{broker: broker.Config{HistoryMessages: messages, HistoryBytes: 64 << 20}}, small)

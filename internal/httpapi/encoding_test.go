@@ -106,7 +106,6 @@ const takesGzip = "Accept-Encoding: gzip, deflate, br, zstd\r\n"
 // The lane and net/http produce the same bytes. A decompressed answer equals the
 // uncompressed one.
 func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
-	t.Parallel()
 	for _, way := range []lane.Way{lane.HandOff, lane.Channel} {
 		t.Run(string(way), func(t *testing.T) {
 			k := serveLane(t, way, settings{
@@ -154,7 +153,6 @@ func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
 
 // An answer in parts is not compressed, because each part must arrive without delay.
 func TestAnswersInPartsAreNotCompressed(t *testing.T) {
-	t.Parallel()
 	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
 		k := newLaneKit(t, way)
 		target := "/v1/poll?mode=multiple&topic=a@" + k.fill(long(2000)) + ":0"

@@ -28,7 +28,6 @@ func escaped(path string) (all []string) {
 // and to no page: a proxy may have rules for the path as it is usually written, or keep that out
 // of its log.
 func TestAPathWithAnEscapeIsNotServed(t *testing.T) {
-	t.Parallel()
 	k := newLaneKit(t, lane.HandOff, "https://app.example")
 	session := k.openA()
 	c := k.callOnLane()

@@ -126,7 +126,6 @@ func TestADelayedSubscribeIsAnsweredBeforeItsFrames(t *testing.T) {
 // Sends waiting commands, other commands and frames on many connections at once, for the
 // race detector.
 func TestCommandsThatWaitAmongMany(t *testing.T) {
-	t.Parallel()
 	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		const clients, each = 8, 100
 		h := newSlowHook()

@@ -41,7 +41,6 @@ func wantShort(t *testing.T, status int, answer, what string) {
 
 // A problem quotes only a few bytes of a huge input, wherever the request contains it.
 func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
-	t.Parallel()
 	parameters := []string{
 		"topic", "ack", "mode", "format", "hello", "client", "echo", "max_rate", "last_event_id", "lastEventId", "session", "limit", "after", "ttl", "key",
 	}
@@ -142,7 +141,6 @@ func TestNoProblemRepeatsAHugePayload(t *testing.T) {
 
 // As above, for replies to commands and for end frames.
 func TestNoReplyRepeatsAHugeCommand(t *testing.T) {
-	t.Parallel()
 	for f, format := range []string{"json", "cbor"} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newKit(t, settings{})

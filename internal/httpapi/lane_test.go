@@ -92,7 +92,6 @@ func from(ctx context.Context, last int) context.Context {
 
 // As TestNothingIsLostWhereverAnAnswerIsCut, where the lane answers.
 func TestNothingIsLostWhereverAnAnswerOfTheLaneIsCut(t *testing.T) {
-	t.Parallel()
 	for _, way := range []lane.Way{lane.HandOff, lane.Channel} {
 		for _, mode := range transport.Modes() {
 			for _, stateless := range []bool{false, true} {

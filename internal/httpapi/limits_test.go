@@ -19,7 +19,6 @@ import (
 var once = limit.Rate{PerSecond: 1.0 / 3600, Burst: 1}
 
 func TestEveryCallSpendsARate(t *testing.T) {
-	t.Parallel()
 	for kind, ways := range map[limit.Kind][][3]string{
 		limit.Publishes: {{"POST", "/v1/topics/a/messages", "1"}},
 		limit.Sessions:  {{"POST", "/v1/sessions", `{"topics":["a"]}`}},

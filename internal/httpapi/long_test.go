@@ -31,7 +31,6 @@ func longNames(n int) []string {
 
 // The daemon produces a long answer at most one piece ahead of what its client reads.
 func TestALongAnswerIsProducedAsItsClientReads(t *testing.T) {
-	t.Parallel()
 	names := longNames(300)
 	for _, path := range []string{"/v1/topics?limit=1000", "/v1/sessions/SESSION", "/v1/topics/a/messages?limit=1000", "many"} {
 		for _, pace := range []int{1 << 10, 200 << 10} {

@@ -82,7 +82,6 @@ func TestEachOfManyMessagesIsPublishedLikeOne(t *testing.T) {
 
 // An invalid message has a problem as its result. The other messages are published.
 func TestAnInvalidMessageOfManyStopsNoOther(t *testing.T) {
-	t.Parallel()
 	good := `{"topic":"a","data":1}`
 	for _, c := range []struct {
 		code wire.Code

@@ -191,7 +191,6 @@ func guardOf(at string) guard {
 // Nothing gets through any route with any wrong credentials, whichever way they are carried.
 // The test makes its table from the list of routes: a new one needs an entry in asks.
 func TestNothingGetsThroughARoute(t *testing.T) {
-	t.Parallel()
 	i := newIssuer(t)
 	refused := map[string]int{}
 	onBothWays(t, func(t *testing.T, way lane.Way) {
@@ -301,7 +300,6 @@ func (k *kit) state(id, asOwner string) string {
 // Nothing gets through a two-way connection: not its opening, and no command on one that came
 // with the session's id.
 func TestNothingGetsThroughATwoWayConnection(t *testing.T) {
-	t.Parallel()
 	i := newIssuer(t)
 	refused := 0
 	for _, by := range []string{"WebSocket", "WebSocket in CBOR", "TCP"} {

@@ -32,7 +32,6 @@ import (
 var formatNames = map[frame.Format]string{frame.NDJSON: "json", frame.CBOR: "cbor"}
 
 func TestEveryModeDeliversTheSame(t *testing.T) {
-	t.Parallel()
 	for i, s := range sampleOf(everyPoll(), 0) {
 		t.Run(s.String(), func(t *testing.T) {
 			transporttest.Run(t, someStories(i), func(t *testing.T, b transporttest.Bounds) transporttest.System {
@@ -43,7 +42,6 @@ func TestEveryModeDeliversTheSame(t *testing.T) {
 }
 
 func TestAnEventStreamDeliversTheSame(t *testing.T) {
-	t.Parallel()
 	for i, ids := range []idKind{ofOneTopic, ofSeveral, referring, attached} {
 		if exhaustive.On() || i%2 == 1 {
 			t.Run("by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 0) })

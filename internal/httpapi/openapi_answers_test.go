@@ -120,7 +120,6 @@ func (r *reader) open(body string, headers ...string) {
 }
 
 func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
-	t.Parallel()
 	r := newReader(t, settings{})
 	messages := "/v1/topics/a.b/messages"
 	r.ask(200, "POST", messages, `{"n":1}`)
@@ -227,7 +226,6 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 
 // Refusals for a reason that many routes share.
 func TestTheOpenAPIDocumentHasTheRefusalsOfEachRoute(t *testing.T) {
-	t.Parallel()
 	r := newReader(t, settings{authority: everyName{}, limits: limit.Config{Calls: 1, Wait: time.Nanosecond}})
 	r.open(`{"topics":["a"]}`, "Authorization: ann")
 	toPages := []string{"GET /v1/topics/{topic}/presence", "GET /v1/poll", "GET /v1/sse"} // not to those of other origins

@@ -261,7 +261,6 @@ func membersOf(t reflect.Type) (members, always []string) {
 
 // The test vectors for clients in other languages fit the document too.
 func TestTheOpenAPIDocumentFitsTheVectors(t *testing.T) {
-	t.Parallel()
 	doc := document(t)
 	var frames []struct {
 		Name, Line string

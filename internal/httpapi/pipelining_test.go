@@ -54,7 +54,6 @@ func TestRequestsBehindAPollWaitForItsAnswer(t *testing.T) {
 // A client leaves while its poll waits. The poll ends, the connection is freed, and the
 // session's next poll gets every message.
 func TestAClientLeavesWhileItsPollWaits(t *testing.T) {
-	t.Parallel()
 	for _, behind := range []string{"", publishing("b", "1"), strings.Repeat(publishing("b", "1"), 3000/70)} {
 		for how, leave := range map[string]func(c *caller){
 			"closes":      func(c *caller) { require.NoError(c, c.conn.Close()) },
@@ -133,7 +132,6 @@ func filling(size int) string {
 // Requests that fill or exceed the buffer follow a parked poll. All are answered, in
 // order.
 func TestAFullBufferBehindAPoll(t *testing.T) {
-	t.Parallel()
 	for _, size := range []int{bufferBytes - 1, bufferBytes, bufferBytes + 1, 5 * bufferBytes} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			onBothWays(t, func(t *testing.T, way lane.Way) {

@@ -11,7 +11,6 @@ import (
 // A client abandons a poll and polls again on another connection at once. The daemon may
 // read the two polls in either order. The new poll always gets the message.
 func TestAPollReplacesAnAbandonedOne(t *testing.T) {
-	t.Parallel()
 	for _, way := range []lane.Way{lane.Off, lane.HandOff, lane.Channel} {
 		t.Run(string(way)+" new connections", func(t *testing.T) {
 			newLaneKit(t, way).abandonPolls((*kit).call)

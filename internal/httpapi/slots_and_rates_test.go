@@ -23,7 +23,6 @@ import (
 // An answer that its client does not read holds no slot: not of publishes, nor of reads. Its
 // bytes count against the client's share of memory (TestUnreadBytesAreCounted).
 func TestAnAnswerThatIsNotReadHoldsNoSlot(t *testing.T) {
-	t.Parallel()
 	many := "[" + strings.Repeat(`{"topic":"b","data":1},`, 499) + `{"topic":"b","data":1}]`
 	for _, ask := range []string{
 		"GET /v1/openapi.yaml", "GET /v1/topics/large/messages", "GET /v1/topics?limit=1000", "GET /v1/topics/large", "GET /v1/sessions/ID",

@@ -47,7 +47,6 @@ func (k *kit) wantAllAgain(session string) {
 // A client pipelines requests and does not read for long. In the end it gets all answers
 // in order. The daemon serves no request before it has written the previous answer.
 func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
-	t.Parallel()
 	for name, frames := range map[string]int{"one frame": 1, "many frames": 12} {
 		for _, when := range []string{"from the history", "parked", "parked, asking ahead"} {
 			t.Run(name+" "+when, func(t *testing.T) {

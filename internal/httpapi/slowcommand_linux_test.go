@@ -40,7 +40,6 @@ var soon = settings{transport: transport.Config{RestTimeout: time.Second}}
 // unfinished command for as long as it likes. Clients with complete commands stay
 // connected.
 func TestTheRestOfACommandTimesOut(t *testing.T) {
-	t.Parallel()
 	for name, half := range halves {
 		t.Run(name, func(t *testing.T) {
 			t.Run("off", func(t *testing.T) {

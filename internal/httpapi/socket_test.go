@@ -26,7 +26,6 @@ import (
 )
 
 func TestAWebSocketDeliversTheSame(t *testing.T) {
-	t.Parallel()
 	for i, w := range everySocket() {
 		t.Run(w.String(), func(t *testing.T) {
 			transporttest.Run(t, someStories(i), func(t *testing.T, b transporttest.Bounds) transporttest.System {
@@ -260,7 +259,6 @@ func (k *kit) publish(topic, data string) {
 // The daemon reads pongs while a write to their client is blocked. A client answers a
 // ping before it reads on.
 func TestPongsAreReadDuringLongWrites(t *testing.T) {
-	t.Parallel()
 	k := newKit(t, settings{})
 	s := k.connect(wire.Start{Topic: "a"})
 	s.hello()

@@ -139,7 +139,6 @@ func TestAnEventStreamOfTheLaneAttachesToASession(t *testing.T) {
 
 // As TestNothingIsLostWhereverAnEventStreamIsCut, where the lane answers.
 func TestNothingIsLostWhereverAnEventStreamOfTheLaneIsCut(t *testing.T) {
-	t.Parallel()
 	onBothWaysOfAllKinds(t, func(t *testing.T, way lane.Way, ids idKind) {
 		newLaneKit(t, way).cutEventsEverywhere(ids, true)
 	})
@@ -148,7 +147,6 @@ func TestNothingIsLostWhereverAnEventStreamOfTheLaneIsCut(t *testing.T) {
 // A client stops reading while more is published than its sockets hold. Then it reads on
 // and misses nothing.
 func TestAnEventStreamWaitsForAClientThatReadsLate(t *testing.T) {
-	t.Parallel()
 	onBothWaysOfAllKinds(t, func(t *testing.T, way lane.Way, ids idKind) {
 		k := serveLane(t, way, settings{}, small)
 		c := k.call()

@@ -14,7 +14,6 @@ import (
 
 // Tests what runs in production: real sockets and the lane. They cannot run in fake time.
 func TestTheLaneDeliversTheSame(t *testing.T) {
-	t.Parallel()
 	for part, way := range []lane.Way{lane.HandOff, lane.Channel} {
 		for i, s := range sampleOf(everyPoll(), part) {
 			t.Run(string(way)+" "+s.String(), func(t *testing.T) {

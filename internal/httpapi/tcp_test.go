@@ -21,7 +21,6 @@ import (
 )
 
 func TestATCPConnectionDeliversTheSame(t *testing.T) {
-	t.Parallel()
 	for name, attached := range map[string]bool{"of its own": false, "of a session": true} {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Run(t, transporttest.Sample{}, func(t *testing.T, b transporttest.Bounds) transporttest.System {

@@ -18,7 +18,6 @@ import (
 // Bytes that a client has not read count against its address until it reads them. Bytes
 // of messages count as queued instead.
 func TestUnreadBytesAreCounted(t *testing.T) {
-	t.Parallel()
 	large := `"` + strings.Repeat("x", 50_000) + `"`
 	bodies := func(i int) string { // two large messages, and many topics for a long list
 		if i < 2 {
