@@ -22,11 +22,15 @@ type waste struct {
 }
 
 const (
-	quietFor    = time.Second      // a heap is quiet if in this time …
-	quietGrowth = 256 << 10        // … it grows by fewer bytes
-	leastWaste  = 8 << 20          // fewer bytes are not worth a collection, and no less than …
-	wasteShare  = 4                // … a fourth of what the last one kept
-	returnEvery = 30 * time.Second // at most
+	// A heap is quiet if it has grown by less than quietGrowth within quietFor.
+	quietFor    = time.Second
+	quietGrowth = 256 << 10
+
+	// Waste is worth a collection from leastWaste on, and from a fourth of what the last
+	// collection kept. There is at most one in returnEvery.
+	leastWaste  = 8 << 20
+	wasteShare  = 4
+	returnEvery = 30 * time.Second
 )
 
 // isDue reports whether a quiet heap has much waste. The caller then returns the memory.

@@ -9,14 +9,14 @@ import (
 // Presence learns who is on the topics that have presence. All methods may be called
 // concurrently.
 type Presence interface {
-	// Joined and Left say that a session with a subject, a name of its client, or neither has
-	// subscribed to a topic, and that it no longer has. They run under the session's lock: they
-	// must not block or call back.
+	// Joined says that a session has subscribed to a topic, and Left that it is no longer
+	// subscribed. m has the session's subject and the name of its client; both may be empty.
+	// They run under the session's lock, so they must not block or call back.
 	Joined(topic string, m wire.Member)
 	Left(topic string, m wire.Member)
 
-	// Flush tells others what Joined said, and Sweep, about once a second, the rest. Both may
-	// call back: the caller holds no lock.
+	// Flush publishes who has joined. Sweep is called about once a second, and publishes the
+	// rest. Both may call back, because the caller holds no lock.
 	Flush()
 	Sweep(now time.Time)
 }
