@@ -39,6 +39,17 @@ func (h *slowHook) Publish(ctx context.Context, _ hook.Principal, m *wire.Messag
 	}
 }
 
+// next returns the next of asked.
+func (h *slowHook) next(t *testing.T) (asked string) {
+	t.Helper()
+	select {
+	case asked = <-h.asked:
+	case <-time.After(surely):
+		require.Fail(t, "the hook is neither asked nor cancelled")
+	}
+	return asked
+}
+
 // A publish that waits for the hook does not block the lane. Its connection stays on the
 // lane, and other connections continue.
 func TestAPublishWithAHookStaysOnTheLane(t *testing.T) {
@@ -48,7 +59,7 @@ func TestAPublishWithAHookStaysOnTheLane(t *testing.T) {
 		c, other := k.callOnLane(), k.callOnLane()
 		c.send(publishing("asked.a", "1"), publishing("asked.a", "2"), publishing("b", "3"))
 		for n := range 2 {
-			require.Equal(t, fmt.Sprint(n+1), <-h.asked)
+			require.Equal(t, fmt.Sprint(n+1), h.next(t))
 			other.send(publishing("c", "1"))
 			require.EqualValues(t, n+1, other.wantPublished("c"))
 			require.Empty(t, h.asked, "one after the other")
@@ -77,7 +88,7 @@ func TestFramesContinueWhileACommandWaitsForTheHook(t *testing.T) {
 		s.send(wire.Command{Ref: new(uint64(4)), Ping: true})
 		offset := 0
 		for n := range uint64(3) {
-			require.Equal(t, fmt.Sprint(n), <-h.asked)
+			require.Equal(t, fmt.Sprint(n), h.next(t))
 			for range 5 {
 				offset++
 				k.publish("a", fmt.Sprint(offset))
@@ -178,10 +189,10 @@ func TestAClientLeavesWhileItsCommandWaits(t *testing.T) {
 	s := k.connect(wire.Start{Topic: "a"})
 	s.hello()
 	s.send(wire.Command{Ref: new(uint64(1)), Publish: item("asked.a", "1")})
-	require.Equal(t, "1", <-h.asked)
+	require.Equal(t, "1", h.next(t))
 	s.Close()
 	k.wantNoLaneConnections()
-	require.Equal(t, "gone", <-h.asked)
+	require.Equal(t, "gone", h.next(t))
 	require.Empty(t, k.held("asked.a"))
 }
 
@@ -194,11 +205,11 @@ func TestAConnectionEndsWhileItsCommandWaits(t *testing.T) {
 		s.hello()
 		s.send(wire.Command{Ref: new(uint64(1)), Publish: item("asked.a", "1")})
 		s.send(wire.Command{Ref: new(uint64(2)), Ping: true})
-		require.Equal(t, "1", <-h.asked)
+		require.Equal(t, "1", h.next(t))
 		k.cfg.Sessions.BeginDrain(goingAway()).End(math.MaxInt)
 		_, err := s.Next()
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
-		require.Equal(t, "gone", <-h.asked)
+		require.Equal(t, "gone", h.next(t))
 		s.Close()
 		require.Empty(t, s.replies, "nothing comes behind an end")
 		k.wantNoLaneConnections()
@@ -213,7 +224,7 @@ func TestAClientCanBeSilentWhileItAwaitsAReply(t *testing.T) {
 	s.hello()
 	s.send(wire.Command{Ref: new(uint64(1)), Publish: item("asked.a", "1")})
 	s.send(wire.Command{Ref: new(uint64(2)), Ping: true})
-	require.Equal(t, "1", <-h.asked)
+	require.Equal(t, "1", h.next(t))
 	for n := range 20 {
 		k.client.CloseIdleConnections() // the lane is about to time them out
 		k.later(time.Duration(n) * time.Minute)
@@ -235,9 +246,9 @@ func TestAPublisherLeavesDuringTheHook(t *testing.T) {
 			k := serveLane(t, lane.HandOff, settings{hook: h}, nil)
 			c := call(k)
 			c.send(publishing("asked.a", "1"))
-			require.Equal(t, "1", <-h.asked)
+			require.Equal(t, "1", h.next(t))
 			c.reset()
-			require.Equal(t, "gone", <-h.asked)
+			require.Equal(t, "gone", h.next(t))
 			k.wantOnLane(0)
 			other := k.call()
 			other.send(publishing("b", "1"))
