@@ -36,6 +36,8 @@ func (h *slowHook) Publish(ctx context.Context, _ hook.Principal, m *wire.Messag
 	case <-ctx.Done():
 		h.asked <- "gone"
 		return ctx.Err()
+	case <-time.After(surely): // the end of the test waits for the call
+		return context.DeadlineExceeded
 	}
 }
 
