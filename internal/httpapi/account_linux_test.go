@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -59,7 +60,9 @@ func TestTheAccountOfConnectionsIsNearTheHeap(t *testing.T) {
 			connect(clients)
 			k.wantOnLane(len(warm) + many)
 			const client = 300 // what each socket of the test takes
-			require.InEpsilon(t, live()-heap-many*client, k.cfg.Broker.Memory().Used()-used, 0.2, "bytes of the heap, and counted")
+			require.EventuallyWithT(t, func(t *assert.CollectT) { // what the connecting left may still be in use
+				assert.InEpsilon(t, k.cfg.Broker.Memory().Used()-used, live()-heap-many*client, 0.2, "bytes counted, and of the heap")
+			}, 10*time.Second, 100*time.Millisecond)
 			for _, c := range append(warm, clients...) {
 				require.NoError(t, c.Close())
 			}

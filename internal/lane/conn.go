@@ -41,7 +41,7 @@ type conn struct {
 
 // Bytes of a connection that waits, and those that the conversation of a two-way connection adds.
 const (
-	connBytes = 608
+	connBytes = 672
 	talkBytes = 640
 )
 
