@@ -16,7 +16,7 @@ import (
 // appOnly are the methods by which the authority, the limits, the hook, the topics and
 // the sessions are asked. The rooms above the app call the app instead.
 var appOnly = []string{
-	"Identify", "Allow", "Route", "Admit", "AdmitMany", "AdmitAddress", "AdmitPrincipal", "AdmitTopic", "Begin", "BeginElsewhere", "Signatures",
+	"Identify", "Allow", "AllowSome", "AllowAny", "Route", "Admit", "AdmitMany", "AdmitAddress", "AdmitPrincipal", "AdmitTopic", "Begin", "BeginElsewhere", "Signatures",
 	"PublishOnce", "PublishBy", "Once", "NewCommit", "Delete", "ReadTopic", "OpenEphemeral", "Get", "GetBytes", "TooManyPending",
 }
 
@@ -37,7 +37,7 @@ func TestOnlyTheAppAsks(t *testing.T) {
 }
 
 // asksIn returns the calls in a file that are the app's to make: methods of what a field
-// or variable named broker, limiter, authority, hook or sessions holds.
+// or variable named broker, limiter, authority, grant, hook or sessions holds.
 func asksIn(t *testing.T, name, source string) (calls []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), name, source, 0)
@@ -48,7 +48,7 @@ func asksIn(t *testing.T, name, source string) (calls []string) {
 			return true
 		}
 		method, ok := call.Fun.(*ast.SelectorExpr)
-		if ok && slices.Contains([]string{"broker", "limiter", "authority", "hook", "sessions"}, holder(method.X)) && slices.Contains(appOnly, method.Sel.Name) {
+		if ok && slices.Contains([]string{"broker", "limiter", "authority", "grant", "hook", "sessions"}, holder(method.X)) && slices.Contains(appOnly, method.Sel.Name) {
 			calls = append(calls, holder(method.X)+"."+method.Sel.Name)
 		}
 		return true

@@ -16,20 +16,14 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// An Authority authenticates callers and decides what they may do. It never blocks. Its
-// errors are *wire.Problems: unauthorized, token_expired, forbidden. Without credentials,
-// Identify returns an anonymous grant. Without verify, it takes microseconds: its error is
-// auth.ErrUnverified where it would have to check a signature. For a pattern, Allow answers for
-// all topics that the pattern matches. AllowAny refuses an anonymous grant without any right.
-// Revoked reports whether a grant was revoked since Identify returned it. It runs for each
-// command and does not allocate. Names returns names and patterns that match all topics that
-// Allow allows.
+// An Authority authenticates callers. Its grants say what they may do. It never blocks. Its
+// errors are *wire.Problems: unauthorized, token_expired. Without credentials, Identify returns an
+// anonymous grant. Without verify, it takes microseconds: its error is auth.ErrUnverified where it
+// would have to check a signature. Revoked reports whether a grant was revoked since Identify
+// returned it. It runs for each command and does not allocate.
 type Authority interface {
 	Identify(c auth.Credentials, verify bool) (*auth.Grant, error)
 	Revoked(g *auth.Grant) bool
-	Allow(g *auth.Grant, r auth.Right, name string) error
-	AllowAny(g *auth.Grant) error
-	Names(g *auth.Grant, r auth.Right) []string
 }
 
 // A Caller is the sender of a call. It is made from the headers of each request. A two-way
@@ -134,16 +128,7 @@ func (a *App) allow(c *Caller, r auth.Right, name string) error {
 		return wire.NewProblem(wire.CodeUnauthorized, `send {"auth":"…"} with a token first`,
 			"a session's id alone permits only receiving, acknowledging and closing")
 	}
-	return a.cfg.Authority.Allow(c.grant, r, name)
-}
-
-// allowSome checks that the caller has a right on some topic. Calls whose body names the
-// topics make this check before they read the body.
-func (a *App) allowSome(c *Caller, r auth.Right) error {
-	if len(a.cfg.Authority.Names(c.grant, r)) > 0 {
-		return nil
-	}
-	return auth.Lacks(c.grant, r, "any topic")
+	return c.grant.Allow(r, name)
 }
 
 // mayReceive checks that the caller may receive, ack and close a session. Its id is enough,

@@ -46,9 +46,3 @@ func permit(t *testing.T, subject, rights string) permitting {
 }
 
 func (p permitting) Identify(auth.Credentials, bool) (*auth.Grant, error) { return p.Grant, nil }
-
-func (permitting) Allow(g *auth.Grant, r auth.Right, name string) error {
-	return auth.Allow(g, r, name)
-}
-
-func (permitting) Names(g *auth.Grant, r auth.Right) []string { return g.Rights.Names(r) }

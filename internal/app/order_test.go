@@ -20,24 +20,21 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A gatekeeper is an authority that refuses every principal, or every action.
+// A gatekeeper is an authority that refuses every principal, or every action on the topics of the tests.
 type gatekeeper struct {
 	auth.Open
-	knowsNobody, allowsNothing bool
+	knowsNobody, allowsLittle bool
 }
 
 func (g *gatekeeper) Identify(auth.Credentials, bool) (*auth.Grant, error) {
 	if g.knowsNobody {
 		return nil, wire.NewProblem(wire.CodeUnauthorized, "", "")
 	}
-	return &auth.Grant{Subject: "ann"}, nil
-}
-
-func (g *gatekeeper) Allow(*auth.Grant, auth.Right, string) error {
-	if g.allowsNothing {
-		return wire.NewProblem(wire.CodeForbidden, "", "")
+	rights, err := auth.Everything, error(nil)
+	if g.allowsLittle {
+		rights, err = auth.ParseRights([]byte(`[{"topics":["other"],"allow":["subscribe","publish"]}]`), "")
 	}
-	return nil
+	return &auth.Grant{Subject: "ann", Rights: rights}, err
 }
 
 var addr = netip.MustParseAddr("10.0.0.1")
@@ -55,7 +52,7 @@ func (refusingHook) Publish(context.Context, hook.Principal, *wire.Message, time
 // A publish fails every check. Each step fixes the check that refused it, so that the
 // next check refuses it.
 func TestAPublishIsCheckedInOneOrder(t *testing.T) {
-	g := &gatekeeper{knowsNobody: true, allowsNothing: true}
+	g := &gatekeeper{knowsNobody: true, allowsLittle: true}
 	m := metrics.New("test")
 	rates := limit.Rates{limit.Publishes: {limit.Address: nothing, limit.Principal: nothing}}
 	limits := limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Millisecond, Rates: rates, Rules: []limit.Rule{{Name: "r", Pattern: "a", Rate: nothing}}}
@@ -86,7 +83,7 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 		{"rates.publishes.principal", reload(func(c *limit.Config) { c.Rates = limit.Rates{} })},
 		{"invalid_topic", func() { topic = "_a" }},
 		{"reserved_topic", func() { topic = "a"; _ = l.AdmitTopic("a", ann) }},
-		{"forbidden", func() { g.allowsNothing = false }},
+		{"forbidden", func() { g.allowsLittle = false }},
 		{"topics.r.rate", reload(func(c *limit.Config) { c.Rules = nil })},
 		{"limits.calls", held.End},
 		{"invalid_body", func() { body = "1" }},
@@ -183,7 +180,7 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 			held, err := l.Begin(t.Context(), ann, false)
 			require.NoError(t, err)
 			a.cfg.Authorize = refusingAuthorizer{}
-			g.knowsNobody, g.allowsNothing = true, true
+			g.knowsNobody, g.allowsLittle = true, true
 			limits.Rates = limit.Rates{limit.Topics: {limit.Principal: nothing}}
 			limits.Rates[way.kind][limit.Address], limits.Rates[way.kind][limit.Principal] = nothing, nothing
 			l.Reload(limits)
@@ -209,7 +206,7 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 				{"unauthorized", true, func() { g.knowsNobody = false; _ = l.Admit(way.kind, ann) }},
 				{"rates." + way.kind.String() + ".principal", true, reload(func(c *limit.Config) { c.Rates[way.kind][limit.Principal] = limit.Rate{} })},
 				{"invalid_topic", name != "a command", func() { topic = "a" }},
-				{"forbidden", true, func() { g.allowsNothing = false; _ = l.Admit(limit.Topics, ann) }},
+				{"forbidden", true, func() { g.allowsLittle = false; _ = l.Admit(limit.Topics, ann) }},
 				{"rates.topics.principal", true, reload(func(c *limit.Config) { c.Rates = limit.Rates{} })},
 				{"limits.calls", true, held.End},
 				{"hook_failed", true, func() {}},

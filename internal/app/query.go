@@ -29,7 +29,7 @@ func TooLarge(limit int) *wire.Problem {
 // readTopics decodes a body with topics to subscribe to. If the caller may subscribe to none,
 // it does not read the body.
 func (a *App) readTopics(ctx context.Context, c *Caller, body Body, v any) error {
-	if err := a.allowSome(c, auth.Subscribe); err != nil {
+	if err := c.grant.AllowSome(auth.Subscribe); err != nil {
 		return err
 	}
 	return a.readJSON(ctx, c, body, v)

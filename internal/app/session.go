@@ -41,7 +41,7 @@ func (a *App) mayOpen(ctx context.Context, c *Caller, kind limit.Kind, resumes b
 		return o, err
 	}
 	if !resumes { // before the body arrives
-		if err := a.cfg.Authority.AllowAny(c.grant); err != nil {
+		if err := c.grant.AllowAny(); err != nil {
 			return o, err
 		}
 	}
@@ -144,7 +144,7 @@ func renewsLong(s *session.Session) bool { return s.Subscriptions() > quickNames
 func (a *App) change(ctx context.Context, c *Caller, s *session.Session, r wire.ChangeRequest, inTurn bool) (positions []wire.Position, err error) {
 	err = a.inTurn(ctx, c, !inTurn && takesLong(r.Add, r.Remove), func() (err error) {
 		positions, err = s.Change(r.Add, r.Remove, func(g *auth.Grant, name string) bool {
-			return g == c.grant || a.cfg.Authority.Allow(g, auth.Subscribe, name) == nil
+			return g == c.grant || g.Allow(auth.Subscribe, name) == nil
 		})
 		return err
 	})

@@ -86,14 +86,14 @@ func TestAnAPIKeyGrantsItsRights(t *testing.T) {
 	require.Equal(t, "billing", g.Subject)
 	require.True(t, g.Expires.IsZero())
 	require.True(t, g.Issued.IsZero(), "it is no token")
-	require.NoError(t, Allow(g, Publish, "prices.a"))
-	require.Error(t, Allow(g, Subscribe, "prices.a"))
+	require.NoError(t, g.Allow(Publish, "prices.a"))
+	require.Error(t, g.Allow(Subscribe, "prices.a"))
 	require.Same(t, g, k.find(billing), "all calls share it")
 
 	g = k.find(inbox)
 	require.True(t, g.Expires.Equal(expires))
-	require.NoError(t, Allow(g, History, "inbox.mailer"))
-	require.Error(t, Allow(g, History, "inbox.billing"))
+	require.NoError(t, g.Allow(History, "inbox.mailer"))
+	require.Error(t, g.Allow(History, "inbox.billing"))
 
 	for _, wrong := range []string{"", "psk_", billing[:len(billing)-1], billing + "A", strings.ToUpper(billing), strings.Repeat("x", 1<<20), strings.Repeat("x", maxAPIKeyRefused)} {
 		require.Nil(t, k.find(wrong))

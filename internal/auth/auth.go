@@ -3,6 +3,7 @@ package auth
 
 import (
 	"crypto/tls"
+	"slices"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -60,41 +61,31 @@ func (g *Grant) Renews(old *Grant) bool {
 	return g.Issued.After(old.Issued)
 }
 
-// Open is the authority of a daemon without authorisation. Every principal is anonymous and
-// may do everything. Credentials are ignored.
-type Open struct{}
-
-// Anyone is an anonymous grant without rights.
-var Anyone = &Grant{}
-
-// Identify returns Anyone.
-func (Open) Identify(Credentials, bool) (*Grant, error) { return Anyone, nil }
-
-// Revoked returns false.
-func (Open) Revoked(*Grant) bool { return false }
-
-// Allow allows everything.
-func (Open) Allow(*Grant, Right, string) error { return nil }
-
-// AllowAny allows everything.
-func (Open) AllowAny(*Grant) error { return nil }
-
-// Names returns what begins every topic: wildcards do not match the daemon's own topics.
-func (Open) Names(*Grant, Right) []string { return []string{">", "_>"} }
-
-// Allow returns nil if a grant includes a right on a topic, or on everything that a pattern
-// matches. Otherwise the error is a *wire.Problem: unauthorized for an anonymous caller,
-// forbidden for a principal.
-func Allow(g *Grant, r Right, name string) error {
+// Allow returns nil if the grant includes a right on a topic, or on everything that a pattern
+// matches. One name in one entry must cover a pattern: several that together match all of its
+// topics are not enough. A presence topic needs the right Presence on the topic that it is about.
+// Otherwise the error is a *wire.Problem: unauthorized for an anonymous caller, forbidden for a
+// principal.
+func (g *Grant) Allow(r Right, name string) error {
 	r, name = needed(r, name)
-	if g.Rights.Allow(r, name) {
+	if g.Rights.all || slices.ContainsFunc(g.Rights.entries, func(e entry) bool {
+		return slices.Contains(e.allow, r) && slices.ContainsFunc(e.topics, func(by string) bool { return covers(by, name) })
+	}) {
 		return nil
 	}
-	return Lacks(g, r, wire.Quote(name))
+	return g.lacks(r, wire.Quote(name))
 }
 
-// Lacks returns the refusal of a grant that lacks a right. what names the topic.
-func Lacks(g *Grant, r Right, what string) error {
+// AllowSome returns nil if the grant includes a right on some topic. The error is that of Allow.
+func (g *Grant) AllowSome(r Right) error {
+	if len(g.Rights.Names(r)) > 0 {
+		return nil
+	}
+	return g.lacks(r, "any topic")
+}
+
+// lacks returns the refusal of a grant that lacks a right. what names the topic.
+func (g *Grant) lacks(r Right, what string) error {
 	if g.Subject == "" {
 		return wire.NewProblem(wire.CodeUnauthorized, "send a token with this right: Authorization: Bearer …",
 			"a client without credentials may not %s %s", r.verb(), what)
@@ -103,11 +94,24 @@ func Lacks(g *Grant, r Right, what string) error {
 		"%s may not %s %s", wire.Quote(g.Subject), r.verb(), what)
 }
 
-// AllowAny returns nil if a grant is a principal's, or has a right. Otherwise the error is a
+// AllowAny returns nil if the grant is a principal's, or has a right. Otherwise the error is a
 // *wire.Problem, unauthorized.
-func AllowAny(g *Grant) error {
-	if g.Subject != "" || len(g.Rights.entries) > 0 {
+func (g *Grant) AllowAny() error {
+	if g.Subject != "" || g.Rights.all || len(g.Rights.entries) > 0 {
 		return nil
 	}
 	return wire.NewProblem(wire.CodeUnauthorized, "send a token: Authorization: Bearer …", "a client without credentials may not open a session")
 }
+
+// Open is the authority of a daemon without authorisation. It ignores credentials: every caller
+// is Anyone.
+type Open struct{}
+
+// Anyone is the grant of every caller of a daemon without authorisation.
+var Anyone = &Grant{Rights: Everything}
+
+// Identify returns Anyone.
+func (Open) Identify(Credentials, bool) (*Grant, error) { return Anyone, nil }
+
+// Revoked returns false.
+func (Open) Revoked(*Grant) bool { return false }

@@ -380,18 +380,6 @@ func (a *Authority) judge(c Credentials, verify bool) (*Grant, error) {
 	return g, err
 }
 
-// Allow returns nil if the grant includes the right on a topic, or on all topics that a
-// pattern matches. See the function Allow.
-func (a *Authority) Allow(g *Grant, r Right, name string) error { return Allow(g, r, name) }
-
-// AllowAny returns nil unless the grant is anonymous and has no right. See the function
-// AllowAny.
-func (a *Authority) AllowAny(g *Grant) error { return AllowAny(g) }
-
-// Names returns names and patterns that match all topics on which the grant includes the
-// right, and perhaps others.
-func (a *Authority) Names(g *Grant, r Right) []string { return g.Rights.Names(r) }
-
 // secretOf returns the token among credentials. It is empty if there is none.
 func secretOf(c Credentials) (string, error) {
 	const asHeader = "send Authorization: Bearer TOKEN"

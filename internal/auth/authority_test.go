@@ -56,11 +56,11 @@ func TestCarriersOfCredentials(t *testing.T) {
 		}
 	}
 	anonymous, _ := a.Identify(Credentials{}, true)
-	require.NoError(t, a.Allow(anonymous, Subscribe, "public.a"))
-	require.ErrorIs(t, a.Allow(anonymous, Subscribe, "chat.a"), &wire.Problem{Code: wire.CodeUnauthorized})
+	require.NoError(t, anonymous.Allow(Subscribe, "public.a"))
+	require.ErrorIs(t, anonymous.Allow(Subscribe, "chat.a"), &wire.Problem{Code: wire.CodeUnauthorized})
 	named, _ := a.Identify(Credentials{Certificate: host("host-1")}, true)
-	require.NoError(t, a.Allow(named, Publish, "hosts.host-1"))
-	require.ErrorIs(t, a.Allow(named, Publish, "hosts.host-2"), &wire.Problem{Code: wire.CodeForbidden})
+	require.NoError(t, named.Allow(Publish, "hosts.host-1"))
+	require.ErrorIs(t, named.Allow(Publish, "hosts.host-2"), &wire.Problem{Code: wire.CodeForbidden})
 	require.EqualValues(t, 2, testutil.ToFloat64(a.refused.WithLabelValues(string(several)))/2)
 }
 

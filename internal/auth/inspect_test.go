@@ -83,7 +83,7 @@ func TestRightsAreExplained(t *testing.T) {
 		allowed, why, err := rs.Explain(tt.right, tt.name)
 		require.NoError(t, err)
 		require.Equal(t, tt.allowed, allowed, tt.name)
-		require.Equal(t, rs.Allow(tt.right, tt.name), allowed, "as the daemon decides")
+		require.Equal(t, rs.allow(tt.right, tt.name), allowed, "as the daemon decides")
 		require.Contains(t, why, tt.why)
 	}
 	_, why, err := Rights{}.Explain(Publish, "a")

@@ -174,3 +174,8 @@ func longText(n int) string { return strings.Repeat("x", n) }
 func rights(topics, allow string) string {
 	return fmt.Sprintf(`[{"topics":[%q],"allow":[%q]}]`, topics, allow)
 }
+
+// allow reports whether a grant with these rights allows r on a topic or pattern.
+func (rs Rights) allow(r Right, name string) bool {
+	return (&Grant{Rights: rs}).Allow(r, name) == nil
+}

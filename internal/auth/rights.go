@@ -43,7 +43,13 @@ func (r Right) verb() string {
 
 // Rights are what a principal may do with which topics. Entries only grant, so their order
 // does not matter. The zero value grants nothing. Rights are immutable.
-type Rights struct{ entries []entry }
+type Rights struct {
+	entries []entry
+	all     bool // every right on every topic
+}
+
+// Everything is what callers may do on a daemon without authorisation.
+var Everything = Rights{all: true}
 
 // An entry grants each of its rights on each of its topics.
 type entry struct {
@@ -86,7 +92,7 @@ func ParseRights(text []byte, subject string) (Rights, error) {
 			entries = append(entries, e)
 		}
 	}
-	return Rights{entries}, nil
+	return Rights{entries: entries}, nil
 }
 
 // String says in words what the rights grant, such as "may subscribe to public.>, and may
@@ -182,19 +188,12 @@ func needed(r Right, name string) (Right, string) {
 	return r, name
 }
 
-// Allow reports whether the rights include r on a topic. A pattern must be covered by one
-// name in one entry: several that together match all of its topics are not enough. A presence
-// topic needs the right Presence on the topic that it is about.
-func (rs Rights) Allow(r Right, name string) bool {
-	r, name = needed(r, name)
-	return slices.ContainsFunc(rs.entries, func(e entry) bool {
-		return slices.Contains(e.allow, r) && slices.ContainsFunc(e.topics, func(by string) bool { return covers(by, name) })
-	})
-}
-
-// Names returns names and patterns. One of them matches each topic on which Allow finds r,
-// but they may match other topics, too.
+// Names returns names and patterns. One of them matches each topic on which Grant.Allow finds r,
+// but they may match other topics, too. Wildcards do not match the daemon's own topics.
 func (rs Rights) Names(r Right) (names []string) {
+	if rs.all {
+		return []string{">", "_>"}
+	}
 	for _, e := range rs.entries {
 		if slices.Contains(e.allow, r) {
 			names = append(names, e.topics...)

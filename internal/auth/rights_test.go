@@ -73,13 +73,13 @@ func TestPresenceTopicsNeedTheRightPresence(t *testing.T) {
 	require.NoError(t, err)
 	ann := &Grant{Subject: "ann", Rights: rights}
 	for _, r := range []Right{Subscribe, History} {
-		require.NoError(t, Allow(ann, r, "_presence.chat.42"))
-		require.NoError(t, Allow(ann, r, "_presence.chat.*"))
-		require.ErrorContains(t, Allow(ann, r, "_presence.chat.>"), `"ann" may not see who is on "chat.>"`)
-		require.ErrorContains(t, Allow(ann, r, "_presence.prices.a"), `"ann" may not see who is on "prices.a"`)
+		require.NoError(t, ann.Allow(r, "_presence.chat.42"))
+		require.NoError(t, ann.Allow(r, "_presence.chat.*"))
+		require.ErrorContains(t, ann.Allow(r, "_presence.chat.>"), `"ann" may not see who is on "chat.>"`)
+		require.ErrorContains(t, ann.Allow(r, "_presence.prices.a"), `"ann" may not see who is on "prices.a"`)
 	}
-	require.Error(t, Allow(ann, Subscribe, "chat.42"))
-	require.Error(t, Allow(ann, Publish, "_presence.chat.42"))
+	require.Error(t, ann.Allow(Subscribe, "chat.42"))
+	require.Error(t, ann.Allow(Publish, "_presence.chat.42"))
 }
 
 func TestEntriesOnlyGrant(t *testing.T) {
@@ -104,7 +104,7 @@ func TestEntriesOnlyGrant(t *testing.T) {
 	} {
 		var got []string
 		for _, r := range AllRights() {
-			if rights.Allow(r, name) {
+			if rights.allow(r, name) {
 				got = append(got, string(r))
 			}
 		}
@@ -118,9 +118,9 @@ func TestASubjectThatIsNoTokenGrantsNothing(t *testing.T) {
 	for _, subject := range []string{"", "a.b", "*", ">", "a b", "ä", "$sub", "a\x00"} {
 		rights, err := ParseRights([]byte(`[{"topics": ["open", "inbox.$sub"], "allow": ["subscribe"]}, {"topics": ["other"], "allow": ["subscribe"]}]`), subject)
 		require.NoError(t, err)
-		require.False(t, rights.Allow(Subscribe, "open"), "the whole entry grants nothing: %q", subject)
-		require.False(t, rights.Allow(Subscribe, "inbox."+subject))
-		require.True(t, rights.Allow(Subscribe, "other"))
+		require.False(t, rights.allow(Subscribe, "open"), "the whole entry grants nothing: %q", subject)
+		require.False(t, rights.allow(Subscribe, "inbox."+subject))
+		require.True(t, rights.allow(Subscribe, "other"))
 	}
 }
 
@@ -169,7 +169,7 @@ func FuzzRights(f *testing.F) {
 				require.NoError(t, wire.CheckPattern(topic))
 			}
 		}
-		if wire.CheckPattern(name) == nil && rights.Allow(Publish, name) {
+		if wire.CheckPattern(name) == nil && rights.allow(Publish, name) {
 			require.Contains(t, string(text), "publish")
 		}
 	})
@@ -192,7 +192,7 @@ func TestNamesMatchWhatIsAllowed(t *testing.T) {
 	} {
 		require.Equal(t, want, rights.Names(r), r)
 		for _, name := range []string{"chat.42", "prices.a.b", "rooms.a", "_presence.rooms.a", "_presence.inbox.ann", "inbox.ann", "other"} {
-			if rights.Allow(r, name) {
+			if rights.allow(r, name) {
 				require.True(t, slices.ContainsFunc(want, func(by string) bool { return covers(by, name) }), "%s %s", r, name)
 			}
 		}
@@ -202,9 +202,9 @@ func TestNamesMatchWhatIsAllowed(t *testing.T) {
 func TestARefusalSaysWhetherCredentialsWouldHelp(t *testing.T) {
 	rights, err := ParseRights([]byte(`[{"topics": ["a"], "allow": ["publish"]}]`), "ann")
 	require.NoError(t, err)
-	require.NoError(t, Allow(&Grant{Subject: "ann", Rights: rights}, Publish, "a"))
-	require.ErrorIs(t, Allow(&Grant{Subject: "ann", Rights: rights}, Subscribe, "a"), wire.NewProblem(wire.CodeForbidden, "", ""))
-	require.ErrorIs(t, Allow(Anyone, Publish, "a"), wire.NewProblem(wire.CodeUnauthorized, "", ""))
+	require.NoError(t, (&Grant{Subject: "ann", Rights: rights}).Allow(Publish, "a"))
+	require.ErrorIs(t, (&Grant{Subject: "ann", Rights: rights}).Allow(Subscribe, "a"), wire.NewProblem(wire.CodeForbidden, "", ""))
+	require.ErrorIs(t, (&Grant{}).Allow(Publish, "a"), wire.NewProblem(wire.CodeUnauthorized, "", ""))
 }
 
 func TestATokenRenewsOlderOnes(t *testing.T) {

@@ -27,14 +27,14 @@ func TestAGrantHasWhatItsTokenSays(t *testing.T) {
 	require.Equal(t, now.Unix(), g.Issued.Unix())
 	require.Equal(t, time.Unix(now.Unix()+600, 5e8), g.Expires)
 	require.Equal(t, `{"name":"Älice","age":7}`, string(g.Claims))
-	require.NoError(t, a.Allow(g, Subscribe, "chat.42"))
-	require.NoError(t, a.Allow(g, Subscribe, "inbox.alice"))
-	require.Error(t, a.Allow(g, Subscribe, "inbox.bob"))
-	require.Error(t, a.Allow(g, Publish, "chat.42"))
+	require.NoError(t, g.Allow(Subscribe, "chat.42"))
+	require.NoError(t, g.Allow(Subscribe, "inbox.alice"))
+	require.Error(t, g.Allow(Subscribe, "inbox.bob"))
+	require.Error(t, g.Allow(Publish, "chat.42"))
 
 	g = wantAccepted(t, newAuthority(t, nil), token(good("pubsub", nil, "name", "n")))
 	require.Nil(t, g.Claims)
-	require.Error(t, a.Allow(g, Subscribe, "chat.42"), "without the claim a token grants nothing")
+	require.Error(t, g.Allow(Subscribe, "chat.42"), "without the claim a token grants nothing")
 }
 
 // What a token says is refused, one claim or header after the other.

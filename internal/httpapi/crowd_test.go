@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -215,7 +216,7 @@ func TestAllConnectionsThatAreReadyTogetherAreServed(t *testing.T) {
 		others = append(others, k.callOnLane())
 	}
 	for _, c := range holding {
-		c.send(publishing("slow", "1"))
+		c.send(strings.Replace(publishing("slow", "1"), "\r\n", "\r\nAuthorization: slow\r\n", 1))
 		<-slow.begun
 	}
 	for _, c := range others {
@@ -230,17 +231,17 @@ func TestAllConnectionsThatAreReadyTogetherAreServed(t *testing.T) {
 	}
 }
 
-// slowOnce blocks in Allow for topic slow until goOn is closed.
+// slowOnce blocks in Identify for the token slow until goOn is closed.
 type slowOnce struct {
 	auth.Open
 	begun chan struct{}
-	goOn  chan struct{} // closed to unblock Allow
+	goOn  chan struct{} // closed to unblock Identify
 }
 
-func (s *slowOnce) Allow(p *auth.Grant, a auth.Right, topic string) error {
-	if topic == "slow" {
+func (s *slowOnce) Identify(c auth.Credentials, verify bool) (*auth.Grant, error) {
+	if c.Authorization == "slow" {
 		s.begun <- struct{}{}
 		<-s.goOn
 	}
-	return s.Open.Allow(p, a, topic)
+	return s.Open.Identify(c, verify)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/app"
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -228,13 +227,8 @@ func TestADrainingDaemonRefusesManyMessages(t *testing.T) {
 // could not know which messages were published.
 func TestAnInternalErrorIsTheResultOfOneMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, results := publishMany(t, settings{authority: broken{}}, `{"topic":"a","data":1}`)
+		_, results := publishMany(t, settings{hook: says(nil, errors.New("a secret"))}, `{"topic":"asked.a","data":1}`)
 		require.Equal(t, string(wire.CodeInternal), told(results[0]))
 		require.NotContains(t, results[0].Problem.Error(), "secret")
 	})
 }
-
-// broken is an authority that always fails.
-type broken struct{ auth.Open }
-
-func (broken) Allow(*auth.Grant, auth.Right, string) error { return errors.New("a secret") }

@@ -182,7 +182,7 @@ func guardOf(at string) guard {
 		return byPrincipal
 	case strings.Contains(path, "{id}"):
 		return byTicket
-	case len(ask.want) > 0 && path != "/v1/topics": // a list without topics is an answer
+	case ask.right != "" && path != "/v1/topics": // a list without topics is an answer
 		return byRight
 	}
 	return byNobody
@@ -202,7 +202,7 @@ func TestNothingGetsThroughARoute(t *testing.T) {
 			if ask.public {
 				continue
 			}
-			for name, attempt := range i.attempts(otherRight(ask.want)) {
+			for name, attempt := range i.attempts(otherRight(ask.right)) {
 				for _, carrier := range carriersOf(at, attempt) {
 					refused[name] += i.try(k, at, name, carrier, attempt)
 				}
@@ -216,8 +216,8 @@ func TestNothingGetsThroughARoute(t *testing.T) {
 }
 
 // otherRight returns a right that a route does not ask for.
-func otherRight(asked []string) auth.Right {
-	if len(asked) > 0 && strings.Contains(asked[0], string(auth.Presence)) {
+func otherRight(asked auth.Right) auth.Right {
+	if asked == auth.Presence {
 		return auth.Delete
 	}
 	return auth.Presence

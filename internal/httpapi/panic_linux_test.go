@@ -1,32 +1,46 @@
 package httpapi
 
 import (
+	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A panicking authority panics for the topic boom.
+// panicking is an authority that panics for the token boom, and an authorizer that panics for the
+// topic boom.
 type panicking struct{ auth.Open }
 
-func (panicking) Allow(_ *auth.Grant, _ auth.Right, topic string) error {
-	if topic == "boom" {
+func (p panicking) Identify(c auth.Credentials, verify bool) (*auth.Grant, error) {
+	if c.Authorization == "boom" {
 		panic("boom")
 	}
-	return nil
+	return p.Open.Identify(c, verify)
 }
+
+func (panicking) Selects(topics []wire.Start) bool {
+	if slices.ContainsFunc(topics, func(s wire.Start) bool { return s.Topic == "boom" }) {
+		panic("boom")
+	}
+	return false
+}
+
+func (panicking) Authorize(context.Context, hook.Subscribing) error { return nil }
 
 // A panic in a command ends its connection, like a panic in a request. Other connections
 // continue.
 func TestACommandThatPanicsEndsItsConnection(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: panicking{}}, nil)
+		k := serveLane(t, way, settings{authority: panicking{}, authorize: panicking{}}, nil)
 		good, bad := k.connect(wire.Start{Topic: "a"}), k.connect(wire.Start{Topic: "a"})
 		good.hello()
 		bad.hello()
@@ -51,8 +65,8 @@ func (k *kit) subscriptions() int {
 // As in net/http, a panic ends only the connection of its request.
 func TestAPanicOnTheLaneEndsOneConnection(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: panicking{}}, nil)
-		for i, ask := range []string{publishing("boom", "1"), "GET /v1/poll?topic=boom HTTP/1.1\r\nHost: h\r\n\r\n"} {
+		k := serveLane(t, way, settings{authority: panicking{}, authorize: panicking{}}, nil)
+		for i, ask := range []string{strings.Replace(publishing("b", "1"), "\r\n", "\r\nAuthorization: boom\r\n", 1), "GET /v1/poll?topic=boom HTTP/1.1\r\nHost: h\r\n\r\n"} {
 			c, other := k.callOnLane(), k.callOnLane()
 			c.send(ask)
 			c.wantClosed()

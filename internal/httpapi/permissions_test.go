@@ -13,29 +13,23 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// secretKeeper rejects the credentials bad and identifies all others as ann. It forbids
-// the topic secret.
+// secretKeeper rejects the credentials bad and identifies all others as ann. She has
+// no right on the topic secret.
 type secretKeeper struct{ auth.Open }
 
 func (secretKeeper) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
 	if c.Authorization == "bad" {
 		return nil, wire.NewProblem(wire.CodeUnauthorized, "say who you are", "unknown")
 	}
-	return &auth.Grant{Subject: "ann"}, nil
+	rights, err := auth.ParseRights([]byte(`[{"topics":["a","b","lobby.>"],"allow":["subscribe","publish","history","presence","delete"]}]`), "")
+	return &auth.Grant{Subject: "ann", Rights: rights}, err
 }
 
 // everyName accepts any name in Authorization and allows everything.
 type everyName struct{ auth.Open }
 
 func (everyName) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
-	return &auth.Grant{Subject: c.Authorization}, nil
-}
-
-func (secretKeeper) Allow(_ *auth.Grant, _ auth.Right, topic string) error {
-	if topic == "secret" {
-		return wire.NewProblem(wire.CodeForbidden, "ask for another topic", "not for you")
-	}
-	return nil
+	return &auth.Grant{Subject: c.Authorization, Rights: auth.Everything}, nil
 }
 
 // powerless is an authority without any rights.
@@ -44,8 +38,6 @@ type powerless struct{ auth.Open }
 func (powerless) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
 	return &auth.Grant{Subject: c.Authorization}, nil
 }
-
-func (powerless) Names(*auth.Grant, auth.Right) []string { return nil }
 
 // A caller that may do nothing announces a large body, and never sends it. The answer does
 // not wait for it.

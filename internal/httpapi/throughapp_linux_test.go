@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,11 +25,12 @@ import (
 )
 
 // A recorder is an authority and an authorizer that records its calls. Only the app calls
-// it. The application is asked about all topics, once for each request.
+// it. Ann has every right, but for one. The application is asked about all topics, once for each request.
 type recorder struct {
 	auth.Open
 	mu    sync.Mutex
 	asked []string
+	lacks auth.Right // what ann may do nowhere; empty: nothing
 }
 
 func (r *recorder) note(what ...string) {
@@ -45,16 +48,29 @@ func (r *recorder) take() []string {
 	return asked
 }
 
-var ann = &auth.Grant{Subject: "ann"}
+// takeFromAnn takes a right from the grants to come.
+func (r *recorder) takeFromAnn(right auth.Right) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lacks = right
+}
+
+var ann = &auth.Grant{Subject: "ann", Rights: auth.Everything}
 
 func (r *recorder) Identify(auth.Credentials, bool) (*auth.Grant, error) {
 	r.note("identify")
-	return ann, nil
-}
-
-func (r *recorder) Allow(p *auth.Grant, a auth.Right, topic string) error {
-	r.note(p.Subject, string(a), topic)
-	return nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lacks == "" {
+		return ann, nil
+	}
+	others := slices.DeleteFunc(auth.AllRights(), func(right auth.Right) bool { return right == r.lacks })
+	claim, err := json.Marshal([]map[string]any{{"topics": []string{">"}, "allow": others}})
+	if err != nil {
+		return nil, err
+	}
+	rights, err := auth.ParseRights(claim, "")
+	return &auth.Grant{Subject: "ann", Rights: rights}, err
 }
 
 func (*recorder) Selects(topics []wire.Start) bool { return len(topics) > 0 }
@@ -71,30 +87,31 @@ func (r *recorder) Authorize(_ context.Context, s hook.Subscribing) error {
 	return nil
 }
 
-// asks lists the app's permission checks for each route, after authentication. A
+// asks lists the right that each route needs, and what the app asks for it after authentication. A
 // session's id is the permission for its routes.
 var asks = map[string]struct {
 	query, body string
+	right       auth.Right
 	want        []string
 	public      bool // everyone may call it: no authentication
 }{
-	"GET /v1/topics":                   {want: []string{"ann subscribe a"}},
-	"GET /v1/topics/{topic}":           {want: []string{"ann subscribe a"}},
-	"DELETE /v1/topics/{topic}":        {want: []string{"ann delete a"}},
-	"POST /v1/topics/{topic}/messages": {body: "1", want: []string{"ann publish a"}},
-	"GET /v1/topics/{topic}/messages":  {want: []string{"ann history a"}},
-	"GET /v1/topics/{topic}/presence":  {want: []string{"ann presence a"}},
-	"POST /v1/messages":                {body: `[{"topic":"a","data":1},{"topic":"b","data":2}]`, want: []string{"ann publish a", "ann publish b"}},
-	"POST /v1/sessions":                {body: `{"topics":["a","b"]}`, want: []string{"ann subscribe a", "ann subscribe b", "hook ann opens a b"}},
+	"GET /v1/topics":                   {right: auth.Subscribe},
+	"GET /v1/topics/{topic}":           {right: auth.Subscribe},
+	"DELETE /v1/topics/{topic}":        {right: auth.Delete},
+	"POST /v1/topics/{topic}/messages": {body: "1", right: auth.Publish},
+	"GET /v1/topics/{topic}/messages":  {right: auth.History},
+	"GET /v1/topics/{topic}/presence":  {right: auth.Presence},
+	"POST /v1/messages":                {body: `[{"topic":"a","data":1},{"topic":"b","data":2}]`, right: auth.Publish},
+	"POST /v1/sessions":                {body: `{"topics":["a","b"]}`, right: auth.Subscribe, want: []string{"hook ann opens a b"}},
 	"GET /v1/sessions/{id}":            {},
-	"PATCH /v1/sessions/{id}":          {body: `{"add":["b"]}`, want: []string{"ann subscribe b", "hook ann b"}},
+	"PATCH /v1/sessions/{id}":          {body: `{"add":["b"]}`, right: auth.Subscribe, want: []string{"hook ann b"}},
 	"DELETE /v1/sessions/{id}":         {},
 	"POST /v1/sessions/{id}/close":     {},
 	"GET /v1/sessions/{id}/poll":       {query: "?ack=0"},
-	"GET /v1/poll":                     {query: "?topic=a@oldest", want: []string{"ann subscribe a", "hook ann opens a"}},
-	"POST /v1/poll":                    {body: `{"topics":["a@oldest"]}`, want: []string{"ann subscribe a", "hook ann opens a"}},
-	"GET /v1/sse":                      {query: "?topic=a", want: []string{"ann subscribe a", "hook ann opens a"}},
-	"GET /v1/ws":                       {query: "?topic=a", want: []string{"ann subscribe a", "hook ann opens a"}},
+	"GET /v1/poll":                     {query: "?topic=a@oldest", right: auth.Subscribe, want: []string{"hook ann opens a"}},
+	"POST /v1/poll":                    {body: `{"topics":["a@oldest"]}`, right: auth.Subscribe, want: []string{"hook ann opens a"}},
+	"GET /v1/sse":                      {query: "?topic=a", right: auth.Subscribe, want: []string{"hook ann opens a"}},
+	"GET /v1/ws":                       {query: "?topic=a", right: auth.Subscribe, want: []string{"hook ann opens a"}},
 	"GET /v1/openapi.yaml":             {},
 	"GET /v1/client.js":                {public: true},
 	"HEAD /v1/client.js":               {public: true},
@@ -118,26 +135,42 @@ func TestEveryRouteGoesThroughTheApp(t *testing.T) {
 			r.take()
 			method, path, _ := strings.Cut(at, " ")
 			path = strings.NewReplacer("{topic}", "a", "{id}", id).Replace(path) + ask.query
-			call := func() int {
+			call := func() (status int, answer string) {
 				if strings.HasSuffix(at, "/ws") {
 					s, err := k.tryDialSocket(path)
 					if err != nil {
 						problem, _ := errors.AsType[*wire.Problem](err)
-						return problem.Status
+						return problem.Status, ""
 					}
 					s.Close()
-					return http.StatusSwitchingProtocols
+					return http.StatusSwitchingProtocols, ""
 				}
 				resp := k.do(method, path, ask.body, jsonType)
-				resp.Body.Close()
-				return resp.StatusCode
+				defer resp.Body.Close()
+				if ask.right != "" && resp.Header.Get("Content-Type") != "text/event-stream" {
+					text, err := io.ReadAll(resp.Body)
+					require.NoError(t, err)
+					answer = string(text)
+				}
+				return resp.StatusCode, answer
 			}
-			require.Less(t, call(), 300)
+			status, answer := call()
+			require.Less(t, status, 300)
 			want := append([]string{"identify"}, ask.want...)
 			if ask.public {
 				want = nil
 			}
 			require.Equal(t, want, r.take())
+
+			if r.takeFromAnn(ask.right); at == "GET /v1/topics" {
+				require.Contains(t, answer, `"topic":"a"`)
+				_, answer = call()
+				require.NotContains(t, answer, `"topic":"a"`)
+			} else if ask.right != "" {
+				status, _ = call()
+				require.Equal(t, http.StatusForbidden, status)
+				require.Equal(t, []string{"identify"}, r.take(), "the application is not asked")
+			}
 
 			k.refuseAll()
 			call() // the first call may still be allowed
@@ -168,17 +201,26 @@ func TestEveryRequestOnTheLaneGoesThroughTheApp(t *testing.T) {
 		k.wantOnLane(0) // net/http has the client's connection back
 		c := k.callOnLane()
 		served := func() float64 { return k.counted("pubsubd_calls_total", "lane") }
-		for request, want := range map[string][]string{
-			publishing("a", "2"): {"identify", "ann publish a"},
-			polling(id, 0):       {"identify"},
-			"GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n": {"identify", "ann subscribe a", "hook ann opens a"},
+		for request, asks := range map[string]struct {
+			right auth.Right
+			want  []string
+		}{
+			publishing("a", "2"): {auth.Publish, []string{"identify"}},
+			polling(id, 0):       {"", []string{"identify"}},
+			"GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n": {auth.Subscribe, []string{"identify", "hook ann opens a"}},
 		} {
 			before := served()
 			r.take()
 			c.send(request)
 			c.wantAnswer(http.StatusOK)
-			require.Equal(t, want, r.take(), request)
+			require.Equal(t, asks.want, r.take(), request)
 			require.Equal(t, before+1, served(), "on the lane: %s", request)
+			if asks.right != "" {
+				r.takeFromAnn(asks.right)
+				c.send(request)
+				c.wantAnswer(http.StatusForbidden)
+				r.takeFromAnn("")
+			}
 		}
 	})
 }
@@ -216,17 +258,19 @@ func (c *rawTCP) wantReply(ref uint64) wire.Reply {
 	}
 }
 
-// commandAsks lists the app's permission checks for each command, by its JSON member.
+// commandAsks lists the right that each command needs, and what the app asks for it, by its JSON
+// member.
 var commandAsks = map[string]struct {
 	value any
+	right auth.Right
 	want  []string
 }{
-	"subscribe":   {[]string{"b", "c"}, []string{"ann subscribe b", "ann subscribe c", "hook ann b c"}},
-	"unsubscribe": {[]string{"a"}, nil},
-	"publish":     {item("b", "1"), []string{"ann publish b"}},
-	"ack":         {0, nil},
-	"ping":        {true, nil},
-	"auth":        {"a token", []string{"identify"}},
+	"subscribe":   {[]string{"b", "c"}, auth.Subscribe, []string{"hook ann b c"}},
+	"unsubscribe": {[]string{"a"}, "", nil},
+	"publish":     {item("b", "1"), auth.Publish, nil},
+	"ack":         {0, "", nil},
+	"ping":        {true, "", nil},
+	"auth":        {"a token", "", []string{"identify"}},
 }
 
 // The app checks and counts every command on every two-way connection. It authenticates
@@ -253,6 +297,16 @@ func TestEveryCommandGoesThroughTheApp(t *testing.T) {
 					require.Nil(t, c.wantReply(1).Problem)
 					require.Equal(t, ask.want, r.take())
 
+					if ask.right != "" {
+						r.takeFromAnn(ask.right)
+						powerless := k.commander(by, id)
+						powerless.send(map[string]any{name: ask.value, "ref": 1})
+						refused := powerless.wantReply(1).Problem
+						require.NotNil(t, refused)
+						require.Equal(t, wire.CodeForbidden, refused.Code)
+						r.takeFromAnn("")
+						c = k.commander(by, id)
+					}
 					k.refuseAll()
 					c.send(map[string]any{name: ask.value, "ref": 2})
 					require.Nil(t, c.wantReply(2).Problem)
@@ -300,7 +354,18 @@ func TestEveryTCPOpeningGoesThroughTheApp(t *testing.T) {
 		c.send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}, {Topic: "b.*"}}})
 		_, err = c.frames.Next()
 		require.NoError(t, err)
-		require.Equal(t, []string{"identify", "ann subscribe a", "ann subscribe b.*", "hook ann opens a b.*"}, r.take())
+		require.Equal(t, []string{"identify", "hook ann opens a b.*"}, r.take())
 		require.Equal(t, way == lane.HandOff, k.onLane() == 1, "which way carries the connection")
+
+		r.takeFromAnn(auth.Subscribe)
+		conn, err = net.Dial("tcp", k.openPort())
+		require.NoError(t, err)
+		defer conn.Close()
+		c = &rawTCP{T: t, conn: conn, frames: wire.NewCBORDecoder(conn)}
+		c.send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}}})
+		refusal, err := c.frames.Next()
+		require.NoError(t, err)
+		require.NotNil(t, refusal.End)
+		require.Equal(t, wire.CodeForbidden, refusal.End.Code)
 	})
 }

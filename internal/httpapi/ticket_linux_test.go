@@ -50,8 +50,6 @@ func (n names) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
 	return nil, wire.NewProblem(wire.CodeUnauthorized, "get another", "the token is not valid")
 }
 
-func (names) Allow(g *auth.Grant, r auth.Right, name string) error { return auth.Allow(g, r, name) }
-
 const (
 	asAnn = "Authorization: Bearer ann"
 	asBob = "Authorization: Bearer bob"

@@ -19,8 +19,8 @@ type refusing struct {
 	hold time.Duration
 }
 
-func (r refusing) Allow(*auth.Grant, auth.Right, string) error {
-	return &limit.Refusal{Problem: wire.NewProblem(wire.CodeLimited, "come later", "too often"), Hold: r.hold}
+func (r refusing) Identify(auth.Credentials, bool) (*auth.Grant, error) {
+	return nil, &limit.Refusal{Problem: wire.NewProblem(wire.CodeLimited, "come later", "too often"), Hold: r.hold}
 }
 
 // refuse returns a connection on which a publish was refused, and the client's side of it.

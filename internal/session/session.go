@@ -77,11 +77,14 @@ type Session struct {
 	acked    uint64              // number of the newest frame that the client has acked
 }
 
+// nobody is the grant of a session without one: anonymous, without rights.
+var nobody = &auth.Grant{}
+
 func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
 	s := &Session{
 		id: id, acks: o.Ack, noEcho: o.NoEcho, client: strings.Clone(o.Client), registry: r, opened: now,
 	}
-	s.grant.Store(cmp.Or(o.Grant, auth.Anyone))
+	s.grant.Store(cmp.Or(o.Grant, nobody))
 	return s
 }
 
