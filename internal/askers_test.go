@@ -16,7 +16,7 @@ import (
 // appOnly are the methods by which the authority, the limits, the hook, the topics and
 // the sessions are asked. The rooms above the app call the app instead.
 var appOnly = []string{
-	"Identify", "Allow", "AllowSome", "AllowAny", "Route", "Admit", "AdmitMany", "AdmitAddress", "AdmitPrincipal", "AdmitTopic", "Begin", "BeginElsewhere", "Signatures",
+	"Identify", "Allow", "AllowSome", "AllowAny", "Route", "Admit", "AdmitTopic", "Begin", "BeginElsewhere", "Signatures",
 	"PublishOnce", "PublishBy", "Once", "NewCommit", "Delete", "ReadTopic", "OpenEphemeral", "Get", "GetBytes", "TooManyPending",
 }
 

@@ -62,7 +62,7 @@ func (a *App) admit(ctx context.Context, c *Caller, kind limit.Kind) error {
 		return ErrWouldWait
 	}
 	if !c.paid {
-		if err := a.cfg.Limiter.AdmitAddress(kind, c.Who); err != nil {
+		if err := a.cfg.Limiter.Admit(kind, 1, c.Who, limit.Address); err != nil {
 			return err
 		}
 	}
@@ -72,7 +72,7 @@ func (a *App) admit(ctx context.Context, c *Caller, kind limit.Kind) error {
 	if known != nil || c.paid {
 		return known
 	}
-	return a.cfg.Limiter.AdmitPrincipal(kind, c.Who)
+	return a.cfg.Limiter.Admit(kind, 1, c.Who, limit.Principal, limit.All)
 }
 
 // recognise authenticates a caller. The error is auth.ErrUnverified if verify has to.
@@ -143,7 +143,7 @@ func (a *App) mayReceive(c *Caller, kind limit.Kind, s *session.Session) error {
 		return mayChange(c, s)
 	}
 	c.Who, c.byTicket = c.Who.As(subject), true
-	return a.cfg.Limiter.AdmitPrincipal(kind, c.Who)
+	return a.cfg.Limiter.Admit(kind, 1, c.Who, limit.Principal, limit.All)
 }
 
 // mayChange checks that the caller is the session's principal.
@@ -163,7 +163,7 @@ func (a *App) Reject(c Caller, err error) error {
 	if c.paid {
 		return err
 	}
-	if refused := a.cfg.Limiter.Admit(limit.Requests, c.Who); refused != nil {
+	if refused := a.cfg.Limiter.Admit(limit.Requests, 1, c.Who); refused != nil {
 		return refused
 	}
 	return err
@@ -191,7 +191,7 @@ func (a *App) mayCreate(c *Caller, topics []wire.Start) error {
 	if fresh == 0 {
 		return nil
 	}
-	return a.cfg.Limiter.AdmitMany(limit.Topics, fresh, c.Who)
+	return a.cfg.Limiter.Admit(limit.Topics, fresh, c.Who)
 }
 
 // An Authorizer asks the application about subscriptions, after all other checks.

@@ -121,7 +121,7 @@ func (c *commands) readLarge(read transport.Large, held *memory.UnfinishedBytes)
 	}
 	if limits := c.app.cfg.Limiter; limits.Limits(limit.Requests) || limits.Limits(limit.Publishes) {
 		ref, kind := c.peek(raw)
-		if err := limits.Admit(kind, c.caller.Who); err != nil {
+		if err := limits.Admit(kind, 1, c.caller.Who); err != nil {
 			return &wire.Command{Ref: ref}, err
 		}
 		c.caller.paid = true
@@ -248,7 +248,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 	case command.Ping || command.Ack != nil:
 		// Each counts as a poll. The session permits both, whatever became of the
 		// connection's token.
-		if err = c.app.cfg.Limiter.Admit(limit.Polls, c.caller.Who); err == nil && !command.Ping {
+		if err = c.app.cfg.Limiter.Admit(limit.Polls, 1, c.caller.Who); err == nil && !command.Ping {
 			err = s.Ack(*command.Ack)
 		}
 	case ctx.Err() != nil && c.mayWait(s, command):

@@ -63,7 +63,7 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 	})
 	from := Caller{Who: l.WhoAt(addr)}
 	ann := from.Who.As("ann")
-	require.NoError(t, l.Admit(limit.Publishes, ann))
+	require.NoError(t, l.Admit(limit.Publishes, 1, ann))
 	require.NoError(t, l.AdmitTopic("a", ann))
 	held, err := l.Begin(t.Context(), ann, false)
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 	}{
 		{"draining", func() { a.cfg.Sessions.BeginDrain(nil) }},
 		{"rates.publishes.address", reload(func(c *limit.Config) { c.Rates[limit.Publishes][limit.Address] = limit.Rate{} })},
-		{"unauthorized", func() { g.knowsNobody = false; _ = l.Admit(limit.Publishes, ann) }},
+		{"unauthorized", func() { g.knowsNobody = false; _ = l.Admit(limit.Publishes, 1, ann) }},
 		{"rates.publishes.principal", reload(func(c *limit.Config) { c.Rates = limit.Rates{} })},
 		{"invalid_topic", func() { topic = "_a" }},
 		{"reserved_topic", func() { topic = "a"; _ = l.AdmitTopic("a", ann) }},
@@ -184,8 +184,8 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 			limits.Rates = limit.Rates{limit.Topics: {limit.Principal: nothing}}
 			limits.Rates[way.kind][limit.Address], limits.Rates[way.kind][limit.Principal] = nothing, nothing
 			l.Reload(limits)
-			require.NoError(t, l.Admit(way.kind, ann))
-			require.NoError(t, l.Admit(limit.Topics, ann))
+			require.NoError(t, l.Admit(way.kind, 1, ann))
+			require.NoError(t, l.Admit(limit.Topics, 1, ann))
 
 			topic := "a..b"
 			draining := wire.NewProblem(wire.CodeDraining, "", "")
@@ -203,10 +203,10 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 			}{
 				{"draining", opens, func() { a.cfg.Sessions.BeginDrain(nil) }},
 				{"rates." + way.kind.String() + ".address", name != "a command", reload(func(c *limit.Config) { c.Rates[way.kind][limit.Address] = limit.Rate{} })},
-				{"unauthorized", true, func() { g.knowsNobody = false; _ = l.Admit(way.kind, ann) }},
+				{"unauthorized", true, func() { g.knowsNobody = false; _ = l.Admit(way.kind, 1, ann) }},
 				{"rates." + way.kind.String() + ".principal", true, reload(func(c *limit.Config) { c.Rates[way.kind][limit.Principal] = limit.Rate{} })},
 				{"invalid_topic", name != "a command", func() { topic = "a" }},
-				{"forbidden", true, func() { g.allowsLittle = false; _ = l.Admit(limit.Topics, ann) }},
+				{"forbidden", true, func() { g.allowsLittle = false; _ = l.Admit(limit.Topics, 1, ann) }},
 				{"rates.topics.principal", true, reload(func(c *limit.Config) { c.Rates = limit.Rates{} })},
 				{"limits.calls", true, held.End},
 				{"hook_failed", true, func() {}},

@@ -277,7 +277,7 @@ func (a *App) openEvents(ctx context.Context, c *Caller, e *eventRequest) (*sess
 		return nil, r, err
 	}
 	if transport.NeedSession(e.Topics) {
-		if err := a.cfg.Limiter.Admit(limit.Sessions, c.Who); err != nil {
+		if err := a.cfg.Limiter.Admit(limit.Sessions, 1, c.Who); err != nil {
 			return nil, r, err
 		}
 		e.Ack = true

@@ -189,7 +189,7 @@ func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key
 		if err := a.recognise(c); errors.Is(err, auth.ErrUnverified) {
 			return ErrWouldWait
 		} else if err != nil {
-			return cmp.Or(a.cfg.Limiter.AdmitAddress(limit.Publishes, c.Who), err)
+			return cmp.Or(a.cfg.Limiter.Admit(limit.Publishes, 1, c.Who, limit.Address), err)
 		}
 		// If another begins after this check, this publish has spent its rates in vain.
 		if a.cfg.Broker.IsUnderWay(c.grant.Subject, topic, key) {
@@ -210,7 +210,7 @@ func (a *App) mayPublish(c *Caller, to broker.Route, topic string) error {
 	if to.Exists() {
 		return nil
 	}
-	return a.cfg.Limiter.Admit(limit.Topics, c.Who)
+	return a.cfg.Limiter.Admit(limit.Topics, 1, c.Who)
 }
 
 // countPending adds a publish to those that its session has in flight, if it names a

@@ -22,7 +22,7 @@ import (
 func (a *App) session(c *Caller, id []byte) (*session.Session, error) {
 	s, err := a.cfg.Sessions.Get(id)
 	if errors.Is(err, errSessionUnknown) {
-		if refused := a.cfg.Limiter.Admit(limit.Misses, c.Who); refused != nil {
+		if refused := a.cfg.Limiter.Admit(limit.Misses, 1, c.Who); refused != nil {
 			return nil, refused
 		}
 	}

@@ -36,7 +36,7 @@ func (l *Limiter) Connect(addr netip.Addr) (*Connection, error) {
 			"the daemon can have at most %d connections", f.Connections).Retry(time.Second))
 	}
 	if !c.trusted {
-		if err := l.Admit(Connections, w); err != nil {
+		if err := l.Admit(Connections, 1, w); err != nil {
 			c.Leave()
 			return nil, err
 		}

@@ -173,24 +173,10 @@ func (w Who) current() Who {
 	return w
 }
 
-// Admit spends one call of w from the rates of its kind, or returns a *Refusal. It does
-// not wait.
-func (l *Limiter) Admit(kind Kind, w Who) error { return l.AdmitMany(kind, 1, w) }
-
-// AdmitMany is Admit for n calls at once, all or none.
-func (l *Limiter) AdmitMany(kind Kind, n int, w Who) error {
-	return l.admit(kind, n, w, Address, All)
-}
-
-// AdmitAddress is the part of Admit for the rate of the address, before the principal is
-// known. AdmitPrincipal is the rest.
-func (l *Limiter) AdmitAddress(kind Kind, w Who) error { return l.admit(kind, 1, w, Address, Address) }
-
-// AdmitPrincipal is the part of Admit for the rates of the principal and of all clients.
-func (l *Limiter) AdmitPrincipal(kind Kind, w Who) error { return l.admit(kind, 1, w, Principal, All) }
-
-// admit spends n calls in the scopes from first to last.
-func (l *Limiter) admit(kind Kind, n int, w Who, first, last Scope) error {
+// Admit spends n calls of w, all or none, from the rates of their kind, or returns a *Refusal. It
+// does not wait. in has the scopes whose rates it spends; none: all. A caller that learns the
+// principal late spends that of the Address first, and the others afterwards.
+func (l *Limiter) Admit(kind Kind, n int, w Who, in ...Scope) error {
 	r := l.inForce.Load().rates
 	// Fast path: no rate of this kind is limited.
 	if !r.isLimited(kind) {
@@ -198,8 +184,8 @@ func (l *Limiter) admit(kind Kind, n int, w Who, first, last Scope) error {
 	}
 	now := time.Now()
 	w = w.current()
-	for scope := first; scope <= last; scope++ {
-		if r.of[kind][scope].PerSecond == 0 {
+	for scope := range scopes {
+		if r.of[kind][scope].PerSecond == 0 || len(in) > 0 && !slices.Contains(in, scope) {
 			continue
 		}
 		if s := l.source(scope, w, now); s != nil {

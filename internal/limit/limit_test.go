@@ -31,13 +31,13 @@ func TestEachAddressHasItsOwnRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 2, Burst: 5}, All: {PerSecond: 1, Burst: 8}}}}, metrics.New("test"))
 		ann, bob := l.WhoAt(at("192.0.2.1")), l.WhoAt(at("192.0.2.2"))
-		require.Equal(t, 5, counted(func() error { return l.Admit(Polls, ann) }))
-		require.Equal(t, 3, counted(func() error { return l.Admit(Polls, bob) }), "the rate of all clients")
-		require.NoError(t, l.Admit(Publishes, ann), "publishes have no rate")
+		require.Equal(t, 5, counted(func() error { return l.Admit(Polls, 1, ann) }))
+		require.Equal(t, 3, counted(func() error { return l.Admit(Polls, 1, bob) }), "the rate of all clients")
+		require.NoError(t, l.Admit(Publishes, 1, ann), "publishes have no rate")
 		time.Sleep(time.Second)
-		err := l.Admit(Polls, bob)
+		err := l.Admit(Polls, 1, bob)
 		require.NoError(t, err)
-		err = l.Admit(Polls, ann)
+		err = l.Admit(Polls, 1, ann)
 		require.ErrorIs(t, err, limited)
 		var refusal *Refusal
 		require.ErrorAs(t, err, &refusal)
@@ -51,11 +51,11 @@ func TestARefusedCallTakesNothingFromOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 1, Burst: 1}, All: {PerSecond: 1, Burst: 2}}}}, metrics.New("test"))
 		ann, bob := l.WhoAt(at("192.0.2.1")), l.WhoAt(at("192.0.2.2"))
-		require.NoError(t, l.Admit(Polls, ann))
+		require.NoError(t, l.Admit(Polls, 1, ann))
 		for range 1000 {
-			require.ErrorIs(t, l.Admit(Polls, ann), limited)
+			require.ErrorIs(t, l.Admit(Polls, 1, ann), limited)
 		}
-		require.NoError(t, l.Admit(Polls, bob))
+		require.NoError(t, l.Admit(Polls, 1, bob))
 	})
 }
 
@@ -65,11 +65,11 @@ func TestAPrincipalHasOneRateAtAllAddresses(t *testing.T) {
 		n := 0
 		require.Equal(t, 3, counted(func() error {
 			n++
-			return l.Admit(Publishes, l.WhoAt(at("192.0.2."+strconv.Itoa(n))).As("ann"))
+			return l.Admit(Publishes, 1, l.WhoAt(at("192.0.2."+strconv.Itoa(n))).As("ann"))
 		}))
-		require.NoError(t, l.Admit(Publishes, l.WhoAt(at("192.0.2.1")).As("bob")))
+		require.NoError(t, l.Admit(Publishes, 1, l.WhoAt(at("192.0.2.1")).As("bob")))
 		for range 10 {
-			require.NoError(t, l.Admit(Publishes, l.WhoAt(at("192.0.2.1"))), "anonymous calls have no rate")
+			require.NoError(t, l.Admit(Publishes, 1, l.WhoAt(at("192.0.2.1"))), "anonymous calls have no rate")
 		}
 	})
 }
@@ -173,17 +173,17 @@ func TestAReloadWithTheSameRatesKeepsTheBuckets(t *testing.T) {
 		}
 		l := New(cfg, metrics.New("test"))
 		ann := l.WhoAt(at("192.0.2.1"))
-		require.NoError(t, l.Admit(Polls, ann))
+		require.NoError(t, l.Admit(Polls, 1, ann))
 		require.NoError(t, l.AdmitTopic("chat.>", ann))
 		cfg.Calls = 7
 		l.Reload(cfg)
-		require.ErrorIs(t, l.Admit(Polls, ann), limited)
+		require.ErrorIs(t, l.Admit(Polls, 1, ann), limited)
 		require.ErrorIs(t, l.AdmitTopic("chat.>", ann), limited)
 		cfg.Rates[Polls][Address].Burst = 3
 		l.Reload(cfg)
-		require.Equal(t, 3, counted(func() error { return l.Admit(Polls, ann) }))
+		require.Equal(t, 3, counted(func() error { return l.Admit(Polls, 1, ann) }))
 		l.Reload(Config{})
-		require.NoError(t, l.Admit(Polls, ann))
+		require.NoError(t, l.Admit(Polls, 1, ann))
 		require.NoError(t, l.AdmitTopic("chat.>", ann))
 	})
 }
@@ -194,14 +194,14 @@ func TestSourcesAreForgottenAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 1.0 / 60, Burst: 1}}}}, metrics.New("test"))
 		ann := l.WhoAt(at("192.0.2.1"))
-		require.NoError(t, l.Admit(Polls, ann))
+		require.NoError(t, l.Admit(Polls, 1, ann))
 		connection, err := l.Connect(at("192.0.2.2"))
 		require.NoError(t, err)
 		l.WhoAt(at("192.0.2.3"))
 		time.Sleep(30 * time.Second)
 		l.Sweep(time.Now())
 		require.Equal(t, 2, l.addresses.len())
-		require.ErrorIs(t, l.Admit(Polls, l.WhoAt(at("192.0.2.1"))), limited)
+		require.ErrorIs(t, l.Admit(Polls, 1, l.WhoAt(at("192.0.2.1"))), limited)
 		connection.Leave()
 		time.Sleep(5 * time.Minute)
 		l.Sweep(time.Now())
@@ -221,7 +221,7 @@ func TestAClientThatIgnoresRefusalsGetsThemLate(t *testing.T) {
 		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 1.0 / 3600, Burst: 1}}}, Wait: 2 * time.Second, WaitingCalls: 1}, metrics.New("test"))
 		ann := l.WhoAt(at("192.0.2.1"))
 		refusal := func() *Refusal {
-			r, _ := errors.AsType[*Refusal](l.Admit(Polls, ann))
+			r, _ := errors.AsType[*Refusal](l.Admit(Polls, 1, ann))
 			return r
 		}
 		require.Nil(t, refusal())
@@ -286,7 +286,7 @@ func BenchmarkAdmit(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				who := l.WhoAt(at("192.0.2.1"))
 				for pb.Next() {
-					if err := l.Admit(Polls, who); err != nil {
+					if err := l.Admit(Polls, 1, who); err != nil {
 						b.Error(err)
 					}
 				}

@@ -17,7 +17,7 @@ func TestAClientThatIgnoresRefusalsIsRemembered(t *testing.T) {
 		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 100, Burst: 1}}}}, metrics.New("test"))
 		addr := at("192.0.2.1")
 		for range 2 + promptBurst {
-			_ = l.Admit(Polls, l.WhoAt(addr))
+			_ = l.Admit(Polls, 1, l.WhoAt(addr))
 		}
 		time.Sleep(linger + time.Second)
 		l.Sweep(time.Now())

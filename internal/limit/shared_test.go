@@ -17,7 +17,7 @@ import (
 func TestAClientWithManyNetworksKeepsNoOthersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Publishes: {Address: {PerSecond: 1.0 / 60, Burst: 10}}}}, metrics.New("test"))
-		asks := func(addr netip.Addr) bool { return l.Admit(Publishes, l.WhoAt(addr)) == nil }
+		asks := func(addr netip.Addr) bool { return l.Admit(Publishes, 1, l.WhoAt(addr)) == nil }
 		network := netip.MustParseAddr("2001:db8::").As16()
 		for i := range uint32(maxSources + 1000) {
 			binary.BigEndian.PutUint32(network[4:], i)

@@ -32,7 +32,7 @@ func TestAForgottenClientGetsNoSecondSource(t *testing.T) {
 		}
 		admitted := 0
 		for _, w := range sockets {
-			admitted += counted(func() error { return l.Admit(Publishes, w) })
+			admitted += counted(func() error { return l.Admit(Publishes, 1, w) })
 		}
 		require.Equal(t, 3, admitted)
 		begun := 0
