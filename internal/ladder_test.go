@@ -37,6 +37,7 @@ var floors = [][]string{
 	{"internal/frame"},
 	{"internal/memory", "internal/observe"},
 	{"internal/metrics", "internal/durable", "pkg/pubsub", "pkg/pubsubjs"},
+	{"internal/problem"},
 	{"pkg/wire"},
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -92,12 +93,12 @@ func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case len(path) == 4 && path[1] == "sessions" && path[3] == "poll":
 		s.poll(w, r, path[2])
 	default:
-		problem(w, wire.CodeNotFound)
+		writeProblem(w, wire.CodeNotFound)
 	}
 }
 
-func problem(w http.ResponseWriter, code wire.Code) {
-	p := wire.NewProblem(code, "", "as told")
+func writeProblem(w http.ResponseWriter, code wire.Code) {
+	p := problem.New(code, "", "as told")
 	w.Header().Set("Content-Type", wire.ProblemType)
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p)
@@ -116,7 +117,7 @@ func (s *fakeServer) metrics(w io.Writer) {
 func (s *fakeServer) open(w http.ResponseWriter, r *http.Request) {
 	var o wire.OpenRequest
 	if json.NewDecoder(r.Body).Decode(&o) != nil || len(o.Topics) != 1 {
-		problem(w, wire.CodeInvalidRequest)
+		writeProblem(w, wire.CodeInvalidRequest)
 		return
 	}
 	s.mu.Lock()
@@ -149,7 +150,7 @@ func (s *fakeServer) publish(w http.ResponseWriter, r *http.Request, topic strin
 	s.mu.Unlock()
 	defer s.publishEnds()
 	if s.faults.refuse != nil && s.faults.refuse(n) {
-		problem(w, wire.CodeOverloaded)
+		writeProblem(w, wire.CodeOverloaded)
 		return
 	}
 	if s.faults.delay > 0 {
@@ -216,7 +217,7 @@ func (s *fakeServer) poll(w http.ResponseWriter, r *http.Request, id string) {
 func (s *fakeServer) stateless(w http.ResponseWriter, r *http.Request) {
 	start, err := wire.ParseStart(r.URL.Query().Get("topic"))
 	if err != nil {
-		problem(w, wire.CodeInvalidPosition)
+		writeProblem(w, wire.CodeInvalidPosition)
 		return
 	}
 	s.mu.Lock()

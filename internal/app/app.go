@@ -37,6 +37,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/presence"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -132,11 +133,11 @@ func problemOf(err error, code wire.Code, remedy string) error {
 	if err == nil {
 		return nil
 	}
-	return wire.NewProblem(code, remedy, "%v", err)
+	return problem.New(code, remedy, "%v", err)
 }
 
 func internal() *wire.Problem {
-	return wire.NewProblem(wire.CodeInternal, "retry later; if the error repeats, see the daemon's log", "the daemon has an internal error")
+	return problem.New(wire.CodeInternal, "retry later; if the error repeats, see the daemon's log", "the daemon has an internal error")
 }
 
 // recovered logs a panic and sets err to errPanicked. Defer it.

@@ -11,6 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/observe"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -118,14 +119,14 @@ func (a *App) checkGrant(g *auth.Grant) error {
 const newTokenRemedy = `get a new token; on a two-way connection, send it: {"auth":"…"}`
 
 var (
-	errGrantExpired = wire.NewProblem(wire.CodeTokenExpired, newTokenRemedy, "the token has expired")
-	errGrantRevoked = wire.NewProblem(wire.CodeUnauthorized, newTokenRemedy, "the credentials were revoked")
+	errGrantExpired = problem.New(wire.CodeTokenExpired, newTokenRemedy, "the token has expired")
+	errGrantRevoked = problem.New(wire.CodeUnauthorized, newTokenRemedy, "the credentials were revoked")
 )
 
 // allow checks a permission.
 func (a *App) allow(c *Caller, r auth.Right, name string) error {
 	if c.byTicket {
-		return wire.NewProblem(wire.CodeUnauthorized, `send {"auth":"…"} with a token first`,
+		return problem.New(wire.CodeUnauthorized, `send {"auth":"…"} with a token first`,
 			"a session's id alone permits only receiving, acknowledging and closing")
 	}
 	return c.grant.Allow(r, name)
@@ -152,9 +153,9 @@ func mayChange(c *Caller, s *session.Session) error {
 	case c.grant.Subject == s.Grant().Subject:
 		return nil
 	case c.grant.Subject == "":
-		return wire.NewProblem(wire.CodeUnauthorized, "send a token of the session's principal", "a session's id alone permits only receiving, acknowledging and closing")
+		return problem.New(wire.CodeUnauthorized, "send a token of the session's principal", "a session's id alone permits only receiving, acknowledging and closing")
 	}
-	return wire.NewProblem(wire.CodeForbidden, "open a session of your own", "the session belongs to another principal")
+	return problem.New(wire.CodeForbidden, "open a session of your own", "the session belongs to another principal")
 }
 
 // Reject counts a request that no call serves, and returns err, or a refusal instead: a

@@ -12,6 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -320,9 +321,9 @@ func checkCommand(c *wire.Command) error {
 	}
 	switch {
 	case kinds != 1:
-		return wire.NewProblem(wire.CodeInvalidRequest, "send one kind a command: subscribe and unsubscribe, publish, ack, ping, or auth", "a command must have exactly one kind; got %d", kinds)
+		return problem.New(wire.CodeInvalidRequest, "send one kind a command: subscribe and unsubscribe, publish, ack, ping, or auth", "a command must have exactly one kind; got %d", kinds)
 	case c.Ref != nil && *c.Ref > wire.MaxOffset:
-		return wire.NewProblem(wire.CodeInvalidRequest, "use a smaller whole number", "ref must be at most 2^53-1")
+		return problem.New(wire.CodeInvalidRequest, "use a smaller whole number", "ref must be at most 2^53-1")
 	}
 	return nil
 }
@@ -339,7 +340,7 @@ func (c *commands) read(raw []byte, quick int) (*wire.Command, error) {
 func (a *App) readCBORCommand(raw []byte, quick int) (*wire.Command, error) {
 	object, kept, err := cbor.MapToJSON(raw, "publish")
 	if err != nil {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send a map such as {"subscribe":["a"],"ref":1}; PROTOCOL.md lists the commands`, "the command is not a map: %v", err)
+		return nil, problem.New(wire.CodeInvalidRequest, `send a map such as {"subscribe":["a"],"ref":1}; PROTOCOL.md lists the commands`, "the command is not a map: %v", err)
 	}
 	command, err := a.readCommand(object, quick)
 	if err != nil || kept["publish"] == nil {
@@ -375,4 +376,4 @@ func (a *App) readCommand(raw []byte, quick int) (*wire.Command, error) {
 // lenient are the options to look for the ref of a command that fails.
 var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 
-var errNoCommand = wire.NewProblem(wire.CodeInvalidRequest, `send an object such as {"subscribe":["a"],"ref":1}; PROTOCOL.md lists the commands`, "the command is not an object")
+var errNoCommand = problem.New(wire.CodeInvalidRequest, `send an object such as {"subscribe":["a"],"ref":1}; PROTOCOL.md lists the commands`, "the command is not an object")

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"strings"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -49,7 +50,7 @@ func (a *App) cursor(q *query) string {
 		encrypted, err = a.cursors.Open(nil, nil, encrypted, nil)
 	}
 	if err != nil {
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "list the topics from the beginning: omit after",
+		q.fail(problem.New(wire.CodeInvalidRequest, "list the topics from the beginning: omit after",
 			"after must be the value of next in a page that the daemon has sent since its last restart"))
 	}
 	return string(encrypted)

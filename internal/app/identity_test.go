@@ -12,6 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -30,10 +31,10 @@ type anEditor struct{}
 
 func (anEditor) Publish(_ context.Context, by hook.Principal, m *wire.Message, _ time.Duration, take func(*wire.PublishItem) error) error {
 	if m.By != "" || m.Claims != nil {
-		return wire.NewProblem(wire.CodeHookFailed, "", "the hook sees an identity that is not in force yet")
+		return problem.New(wire.CodeHookFailed, "", "the hook sees an identity that is not in force yet")
 	}
 	if by.Subject != "" && string(by.Claims) != `{"name":"`+by.Subject+`"}` {
-		return wire.NewProblem(wire.CodeHookFailed, "", "the hook does not learn the publisher's public claims")
+		return problem.New(wire.CodeHookFailed, "", "the hook does not learn the publisher's public claims")
 	}
 	return take(&wire.PublishItem{Data: []byte(`"edited"`)})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/observe"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -179,7 +180,7 @@ const sequenceType = "application/cbor-seq"
 // which would seem to apply to all.
 func formOfMany(p Publish) (*manyForm, error) {
 	if p.Query != "" || p.IdempotencyKey.Count > 0 {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, "set ttl, key, client and id in each message",
+		return nil, problem.New(wire.CodeInvalidRequest, "set ttl, key, client and id in each message",
 			"a publish of many messages must have neither a query nor an Idempotency-Key header")
 	}
 	mediaType, isJSON, err := mediaTypeOf(p.ContentType)
@@ -195,7 +196,7 @@ func formOfMany(p Publish) (*manyForm, error) {
 	case sequenceType:
 		return manyInSequence, nil
 	}
-	return nil, wire.NewProblem(wire.CodeUnsupportedType, "send an array as application/json, lines as application/x-ndjson, or a sequence as "+sequenceType,
+	return nil, problem.New(wire.CodeUnsupportedType, "send an array as application/json, lines as application/x-ndjson, or a sequence as "+sequenceType,
 		"Content-Type %s is not supported for many messages", wire.Quote(mediaType))
 }
 
@@ -204,7 +205,7 @@ func formOfMany(p Publish) (*manyForm, error) {
 const maxMany = 1000
 
 func tooMany() *wire.Problem {
-	return wire.NewProblem(wire.CodeMessageTooLarge, "send fewer messages in one request", "a body must have at most %d messages", maxMany)
+	return problem.New(wire.CodeMessageTooLarge, "send fewer messages in one request", "a body must have at most %d messages", maxMany)
 }
 
 // splitArray returns the elements of an array.
@@ -214,7 +215,7 @@ func splitArray(body []byte) (items [][]byte, err error) {
 	case err != nil:
 		return nil, cutShort(err)
 	case begin != json.Delim('['):
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, "send an array: [{…},{…}]; or publish one message at the path of its topic", "the body is not an array")
+		return nil, problem.New(wire.CodeInvalidRequest, "send an array: [{…},{…}]; or publish one message at the path of its topic", "the body is not an array")
 	}
 	for dec.More() {
 		if len(items) == maxMany {
@@ -230,7 +231,7 @@ func splitArray(body []byte) (items [][]byte, err error) {
 		return nil, cutShort(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, "send one JSON value", "the body has more than one JSON value")
+		return nil, problem.New(wire.CodeInvalidRequest, "send one JSON value", "the body has more than one JSON value")
 	}
 	return items, nil
 }
@@ -265,7 +266,7 @@ func splitSequence(body []byte) (items [][]byte, err error) {
 		}
 		item, rest, err := cbor.Cut(body)
 		if err != nil {
-			return nil, wire.NewProblem(wire.CodeInvalidRequest, "send a sequence of complete maps", "item %d is not valid CBOR: %v", len(items)+1, err)
+			return nil, problem.New(wire.CodeInvalidRequest, "send a sequence of complete maps", "item %d is not valid CBOR: %v", len(items)+1, err)
 		}
 		items, body = append(items, item), rest
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -42,7 +43,7 @@ func (m *message) readQuery(raw string) error {
 	q := parseQuery(raw)
 	for name := range q.values {
 		if !slices.Contains(publishParameters, name) {
-			q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use only "+strings.Join(publishParameters, ", "), "a publish takes no parameter %s", wire.Quote(name)))
+			q.fail(problem.New(wire.CodeInvalidRequest, "use only "+strings.Join(publishParameters, ", "), "a publish takes no parameter %s", wire.Quote(name)))
 		}
 	}
 	m.ttl = time.Duration(q.number("ttl", 1, MaxTTLSeconds, 0)) * time.Second
@@ -115,7 +116,7 @@ func (m *message) become(item *wire.PublishItem, most int) error {
 
 func checkKey(key string) error {
 	if len(key) > wire.MaxKeyBytes || !utf8.ValidString(key) {
-		return wire.NewProblem(wire.CodeInvalidRequest, "use a shorter key, in UTF-8", "key must be UTF-8 of at most %d bytes", wire.MaxKeyBytes)
+		return problem.New(wire.CodeInvalidRequest, "use a shorter key, in UTF-8", "key must be UTF-8 of at most %d bytes", wire.MaxKeyBytes)
 	}
 	return nil
 }
@@ -133,7 +134,7 @@ func idOf(given Header) (string, error) {
 		id, err := parseIdempotencyKey(given.Value)
 		return id, badID(err)
 	}
-	return "", wire.NewProblem(wire.CodeInvalidRequest, "send one", "a request must have at most one Idempotency-Key header; got %d", given.Count)
+	return "", problem.New(wire.CodeInvalidRequest, "send one", "a request must have at most one Idempotency-Key header; got %d", given.Count)
 }
 
 // badID returns the problem for an error of an idempotency key, or nil.
@@ -148,22 +149,22 @@ func mediaTypeOf(given Header) (mediaType string, isJSON bool, err error) {
 	case given.Count == 1 && given.Value == "application/json":
 		return "", true, nil // Fast path.
 	case given.Count > 1:
-		return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send one", "a request must have at most one Content-Type header; got %d", given.Count)
+		return "", false, problem.New(wire.CodeUnsupportedType, "send one", "a request must have at most one Content-Type header; got %d", given.Count)
 	case given.Count == 0 || strings.TrimSpace(given.Value) == "":
 		return "application/octet-stream", false, nil // RFC 9110, section 8.3
 	}
 	mediaType = strings.TrimSpace(given.Value)
 	base, params, err := wire.ParseType(mediaType)
 	if err != nil {
-		return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send a media type such as text/plain", "Content-Type %v", err)
+		return "", false, problem.New(wire.CodeUnsupportedType, "send a media type such as text/plain", "Content-Type %v", err)
 	}
 	switch base {
 	case "application/x-www-form-urlencoded":
-		return "", false, wire.NewProblem(wire.CodeUnsupportedType,
+		return "", false, problem.New(wire.CodeUnsupportedType,
 			"set Content-Type: with curl, use --json '…', or -H 'Content-Type: text/plain' -d …", "Content-Type application/x-www-form-urlencoded is probably a mistake")
 	case "application/json":
 		if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") {
-			return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send UTF-8", "JSON must be in UTF-8, not %s (RFC 8259, section 8.1)", wire.Quote(cs))
+			return "", false, problem.New(wire.CodeUnsupportedType, "send UTF-8", "JSON must be in UTF-8, not %s (RFC 8259, section 8.1)", wire.Quote(cs))
 		}
 		return "", true, nil
 	case wire.CBORType:
@@ -199,7 +200,7 @@ func payloadOf(item *wire.PublishItem) (mediaType string, body []byte, err error
 	case typed && item.Base64 != nil && item.Text == nil:
 		return item.Type, *item.Base64, nil
 	}
-	return "", nil, wire.NewProblem(wire.CodeInvalidRequest, "send data, or type with text, or type with base64 (in CBOR, bytes)", "a message must have exactly one payload")
+	return "", nil, problem.New(wire.CodeInvalidRequest, "send data, or type with text, or type with base64 (in CBOR, bytes)", "a message must have exactly one payload")
 }
 
 // takeMembers takes the other members.
@@ -228,10 +229,10 @@ func (m *message) takeMembers(item *wire.PublishItem) error {
 
 func readItem(raw []byte) (*wire.PublishItem, error) {
 	if !bytes.HasPrefix(raw, []byte("{")) {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send an object such as {"topic":"a","data":1}`, "the message is not an object")
+		return nil, problem.New(wire.CodeInvalidRequest, `send an object such as {"topic":"a","data":1}`, "the message is not an object")
 	}
 	if !utf8.Valid(raw) { // encoding/json would replace invalid bytes
-		return nil, wire.NewProblem(wire.CodeInvalidBody, "send UTF-8; encode other bytes in base64", "the message is not valid UTF-8")
+		return nil, problem.New(wire.CodeInvalidBody, "send UTF-8; encode other bytes in base64", "the message is not valid UTF-8")
 	}
 	item := &wire.PublishItem{}
 	return item, decode(raw, item)

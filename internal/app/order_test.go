@@ -14,6 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -28,7 +29,7 @@ type gatekeeper struct {
 
 func (g *gatekeeper) Identify(auth.Credentials, bool) (*auth.Grant, error) {
 	if g.knowsNobody {
-		return nil, wire.NewProblem(wire.CodeUnauthorized, "", "")
+		return nil, problem.New(wire.CodeUnauthorized, "", "")
 	}
 	rights, err := auth.Everything, error(nil)
 	if g.allowsLittle {
@@ -46,7 +47,7 @@ var nothing = limit.Rate{PerSecond: 1.0 / 3600, Burst: 1}
 type refusingHook struct{}
 
 func (refusingHook) Publish(context.Context, hook.Principal, *wire.Message, time.Duration, func(*wire.PublishItem) error) error {
-	return wire.NewProblem(wire.CodeHookFailed, "", "")
+	return problem.New(wire.CodeHookFailed, "", "")
 }
 
 // A publish fails every check. Each step fixes the check that refused it, so that the
@@ -67,7 +68,7 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 	require.NoError(t, l.AdmitTopic("a", ann))
 	held, err := l.Begin(t.Context(), ann, false)
 	require.NoError(t, err)
-	a.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "", ""))
+	a.cfg.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", ""))
 
 	topic, body := "a..b", "{"
 	reload := func(change func(c *limit.Config)) func() {
@@ -112,7 +113,7 @@ type refusingAuthorizer struct{}
 func (refusingAuthorizer) Selects(topics []wire.Start) bool { return len(topics) > 0 }
 
 func (refusingAuthorizer) Authorize(context.Context, hook.Subscribing) error {
-	return wire.NewProblem(wire.CodeHookFailed, "", "")
+	return problem.New(wire.CodeHookFailed, "", "")
 }
 
 // subscribes has every way to subscribe to a topic, and the kind of rate that it spends.
@@ -188,7 +189,7 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 			require.NoError(t, l.Admit(limit.Topics, 1, ann))
 
 			topic := "a..b"
-			draining := wire.NewProblem(wire.CodeDraining, "", "")
+			draining := problem.New(wire.CodeDraining, "", "")
 			opens := way.kind != limit.Requests // a session continues until its turn
 			if opens {
 				a.cfg.Sessions.BeginDrain(draining)
@@ -340,5 +341,5 @@ func TestProblemsOfErrors(t *testing.T) {
 	}
 	require.Equal(t, wire.CodeInternal, a.Problem(errKeySyntax).Code)
 	require.NotContains(t, a.Problem(errKeySyntax).Detail, "quotes")
-	require.Equal(t, wire.CodeForbidden, a.Problem(wire.NewProblem(wire.CodeForbidden, "", "")).Code)
+	require.Equal(t, wire.CodeForbidden, a.Problem(problem.New(wire.CodeForbidden, "", "")).Code)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -104,7 +105,7 @@ func pollRequest(q *query, s *session.Session) transport.Request {
 }
 
 func ackMissing() *wire.Problem {
-	return wire.NewProblem(wire.CodeInvalidRequest,
+	return problem.New(wire.CodeInvalidRequest,
 		`add ack=K, the number of frames you have received (0 at first), or open the session with "ack":false`, "ack is missing")
 }
 
@@ -164,7 +165,7 @@ func isPattern(start wire.Start) bool { return wire.IsPattern(start.Topic) }
 func withoutPosition(start wire.Start) bool { return start.From != wire.FromPosition }
 
 func noTopic(what string) *wire.Problem {
-	return wire.NewProblem(wire.CodeInvalidRequest, "name a topic: ?topic=prices.acme", "%s names no topic", what)
+	return problem.New(wire.CodeInvalidRequest, "name a topic: ?topic=prices.acme", "%s names no topic", what)
 }
 
 // An EventStream is the request of an EventSource.

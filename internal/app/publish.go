@@ -12,6 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -279,7 +280,7 @@ func (a *App) awaitSameKey(ctx context.Context) broker.Await {
 		defer a.repeats.Add(-1)
 		if most := a.cfg.Limiter.Config().Calls / 4; a.repeats.Add(1) > int64(max(1, most)) {
 			a.cfg.Metrics.Limited.WithLabelValues("calls").Inc()
-			return wire.NewProblem(wire.CodeOverloaded, "retry with the same key after retry_after_ms",
+			return problem.New(wire.CodeOverloaded, "retry with the same key after retry_after_ms",
 				"a publish with this idempotency key is in progress, and too many retries already wait").Retry(time.Second)
 		}
 		return broker.UntilDone(ctx)(over)

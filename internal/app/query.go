@@ -12,6 +12,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -23,7 +24,7 @@ const MaxRequestBytes = 1 << 20
 
 // TooLarge is the problem of a body of more than limit bytes.
 func TooLarge(limit int) *wire.Problem {
-	return wire.NewProblem(wire.CodeMessageTooLarge, "send a smaller body", "a body must have at most %d bytes", limit)
+	return problem.New(wire.CodeMessageTooLarge, "send a smaller body", "a body must have at most %d bytes", limit)
 }
 
 // readTopics decodes a body with topics to subscribe to. If the caller may subscribe to none,
@@ -56,13 +57,13 @@ func (a *App) decodeTopics(object []byte, v any, quick int) error {
 		if quick < most {
 			return ErrWouldWait
 		}
-		return wire.NewProblem(wire.CodeTooManySubscriptions, "name fewer topics, or raise limits.subscriptions",
+		return problem.New(wire.CodeTooManySubscriptions, "name fewer topics, or raise limits.subscriptions",
 			"a request must name at most %d topics", most)
 	}
 	return decode(object, v)
 }
 
-var errMembers = wire.NewProblem(wire.CodeInvalidRequest, "send each member once; see PROTOCOL.md for the members",
+var errMembers = problem.New(wire.CodeInvalidRequest, "send each member once; see PROTOCOL.md for the members",
 	"a request must have at most %d members", cbor.MaxMembers)
 
 // inTurn calls do. If do takes long, it waits for its turn: to decode 900 KB takes 25 ms, and
@@ -135,7 +136,7 @@ func decode(body []byte, v any) error {
 func unreadable(err error) *wire.Problem {
 	var fault interface{ Code() wire.Code } // of a topic, a position, a start, a rate or a payload
 	if !errors.As(err, &fault) {
-		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %v", err)
+		return problem.New(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %v", err)
 	}
 	remedy := "write topic, topic@oldest or topic@epoch:offset"
 	switch fault.Code() {
@@ -144,7 +145,7 @@ func unreadable(err error) *wire.Problem {
 	case wire.CodeInvalidBody:
 		remedy = "send each member once"
 	}
-	return wire.NewProblem(fault.Code(), remedy, "%v", err)
+	return problem.New(fault.Code(), remedy, "%v", err)
 }
 
 // A query reads the parameters of a request. It is strict, where net/url's Query drops
@@ -157,7 +158,7 @@ type query struct {
 func parseQuery(raw string) (q query) {
 	var err error
 	if q.values, err = url.ParseQuery(raw); err != nil {
-		q.err = wire.NewProblem(wire.CodeInvalidRequest, "percent-encode the query", "the query cannot be read: %v", err)
+		q.err = problem.New(wire.CodeInvalidRequest, "percent-encode the query", "the query cannot be read: %v", err)
 	}
 	return q
 }
@@ -173,7 +174,7 @@ func (q *query) one(name string) string {
 	values := q.values[name]
 	switch {
 	case len(values) > 1:
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "send it once", "%s must appear once; got %d", name, len(values)))
+		q.fail(problem.New(wire.CodeInvalidRequest, "send it once", "%s must appear once; got %d", name, len(values)))
 	case len(values) == 1 && q.err == nil:
 		return values[0]
 	}
@@ -187,9 +188,9 @@ func (c *Caller) takeToken(q *query) {
 	}
 	switch token := q.one("token"); {
 	case token == "":
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "send a token, or omit the parameter", "token is empty"))
+		q.fail(problem.New(wire.CodeInvalidRequest, "send a token, or omit the parameter", "token is empty"))
 	case c.Credentials.Authorization != "" || c.Token != "":
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "send only one of them", "the request has a token in the query and another token"))
+		q.fail(problem.New(wire.CodeInvalidRequest, "send only one of them", "the request has a token in the query and another token"))
 	default:
 		c.Token = token
 	}
@@ -210,7 +211,7 @@ func (q *query) number(name string, lo, hi, otherwise uint64) uint64 {
 
 // outside returns the problem of a value that is not a whole number from lo to hi.
 func outside(name, text string, lo, hi uint64) *wire.Problem {
-	return wire.NewProblem(wire.CodeInvalidRequest, "send a whole number in this range",
+	return problem.New(wire.CodeInvalidRequest, "send a whole number in this range",
 		"%s must be %d to %d; got %s", name, lo, hi, wire.Quote(text))
 }
 
@@ -222,7 +223,7 @@ func (q *query) truth(name string, otherwise bool) bool {
 	case "true", "false":
 		return text == "true"
 	default:
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use true or false", "%s must be true or false; got %s", name, wire.Quote(text)))
+		q.fail(problem.New(wire.CodeInvalidRequest, "use true or false", "%s must be true or false; got %s", name, wire.Quote(text)))
 		return false
 	}
 }
@@ -235,7 +236,7 @@ func (q *query) heartbeatEvents() bool {
 	case "event":
 		return true
 	default:
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use event, or comment (the default)", "unknown heartbeat %s", wire.Quote(text)))
+		q.fail(problem.New(wire.CodeInvalidRequest, "use event, or comment (the default)", "unknown heartbeat %s", wire.Quote(text)))
 		return false
 	}
 }
@@ -244,7 +245,7 @@ func (q *query) heartbeatEvents() bool {
 func (q *query) mode() transport.Mode {
 	mode := cmp.Or(transport.Mode(q.one("mode")), transport.Batch)
 	if !slices.Contains(transport.Modes(), mode) {
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use single, batch, multiple or stream", "unknown mode %s", wire.Quote(mode)))
+		q.fail(problem.New(wire.CodeInvalidRequest, "use single, batch, multiple or stream", "unknown mode %s", wire.Quote(mode)))
 	}
 	return mode
 }
@@ -259,9 +260,9 @@ func (q *query) format(accepts Accepts) frame.Format {
 	}
 	switch {
 	case q.values.Has("format"):
-		q.fail(wire.NewProblem(wire.CodeNotAcceptable, "use format=json or format=cbor", "unknown format %s", wire.Quote(name)))
+		q.fail(problem.New(wire.CodeNotAcceptable, "use format=json or format=cbor", "unknown format %s", wire.Quote(name)))
 	case accepts.None:
-		q.fail(wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson or application/cbor-seq, or use format=json or format=cbor", "the Accept header lists no supported format"))
+		q.fail(problem.New(wire.CodeNotAcceptable, "accept application/x-ndjson or application/cbor-seq, or use format=json or format=cbor", "the Accept header lists no supported format"))
 	}
 	return accepts.Format
 }
@@ -293,7 +294,7 @@ func (q *query) limitRate(topics []wire.Start, mode transport.Mode) {
 		}
 	}
 	if mode != transport.Stream && slices.ContainsFunc(topics, func(s wire.Start) bool { return s.Every > 0 }) {
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use mode=stream, or open a session", "max_rate needs mode=stream or a session"))
+		q.fail(problem.New(wire.CodeInvalidRequest, "use mode=stream, or open a session", "max_rate needs mode=stream or a session"))
 	}
 }
 
@@ -316,7 +317,7 @@ func openingOf(topics []wire.Start, client string, echo *bool) (o session.Openin
 	}
 	o.Topics, o.Client = topics, client
 	if o.NoEcho = echo != nil && !*echo; o.NoEcho && client == "" {
-		return o, wire.NewProblem(wire.CodeInvalidRequest, "add client, the id with which you publish", "echo=false needs client")
+		return o, problem.New(wire.CodeInvalidRequest, "add client, the id with which you publish", "echo=false needs client")
 	}
 	return o, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -154,7 +155,7 @@ func TestASessionGetsNoRightOfAnOlderToken(t *testing.T) {
 			require.ErrorContains(t, g.patch(older, id, `{"add":["`+name+`"]}`), renewFirst)
 			require.ErrorContains(t, g.command(d, `{"subscribe":["`+name+`"]}`), renewFirst)
 		}
-		require.ErrorIs(t, g.patch(older, id, `{"add":["secret"]}`), wire.NewProblem(wire.CodeForbidden, "", ""))
+		require.ErrorIs(t, g.patch(older, id, `{"add":["secret"]}`), problem.New(wire.CodeForbidden, "", ""))
 		require.Equal(t, []string{"other"}, g.topicsOf(id))
 
 		newest := g.token("newest", time.Hour, ">", auth.Subscribe)
@@ -198,7 +199,7 @@ func TestAConnectionMayDoNothingWithARevokedToken(t *testing.T) {
 		}
 		require.Zero(t, g.revoke("stolen").Ended)
 		for _, command := range commands {
-			require.ErrorIs(t, g.command(d, command), wire.NewProblem(wire.CodeUnauthorized, "", ""), command)
+			require.ErrorIs(t, g.command(d, command), problem.New(wire.CodeUnauthorized, "", ""), command)
 		}
 		require.NoError(t, g.command(d, `{"ack":0}`))
 		require.NoError(t, g.command(d, `{"ping":true}`))
@@ -208,7 +209,7 @@ func TestAConnectionMayDoNothingWithARevokedToken(t *testing.T) {
 			require.NoError(t, g.command(d, command))
 		}
 		require.Equal(t, 1, g.revoke("session").Ended)
-		require.ErrorIs(t, g.command(d, `{"subscribe":["a"]}`), wire.NewProblem(wire.CodeSessionEnded, "", ""))
+		require.ErrorIs(t, g.command(d, `{"subscribe":["a"]}`), problem.New(wire.CodeSessionEnded, "", ""))
 	})
 }
 
@@ -251,7 +252,7 @@ func TestATokenIsCheckedAgainAfterACallHasWaited(t *testing.T) {
 				guard(t, func(g *guarded) {
 					c := g.token("t", ttl, ">", auth.Publish, auth.Subscribe)
 					err := call(g, c, func() { end(g) })
-					require.ErrorIs(t, err, wire.NewProblem(code, "", ""))
+					require.ErrorIs(t, err, problem.New(code, "", ""))
 					require.False(t, g.cfg.Broker.Has("asked") || g.cfg.Broker.Has("a"))
 				}, hooked)
 			})
@@ -301,7 +302,7 @@ func TestNobodyWithoutAnyRightOpensASession(t *testing.T) {
 				require.Fail(t, "the body was read", name)
 				return nil, nil
 			})
-			require.ErrorIs(t, err, wire.NewProblem(wire.CodeUnauthorized, "", ""), name)
+			require.ErrorIs(t, err, problem.New(wire.CodeUnauthorized, "", ""), name)
 		}
 		list := g.cfg.Sessions.List(10, session.ByLag, time.Now())
 		require.Zero(t, list.Open+list.Stateless)
@@ -323,8 +324,8 @@ func TestACertificateThatIdentifiesNobodyIsNotOfAnotherPrincipal(t *testing.T) {
 		c := Caller{Credentials: auth.Credentials{Certificate: &tls.ConnectionState{}}}
 		d := g.connect(c, id)
 		require.NoError(t, g.command(d, `{"ack":0}`))
-		require.ErrorIs(t, g.command(d, `{"subscribe":["a"]}`), wire.NewProblem(wire.CodeUnauthorized, "", ""))
-		require.ErrorIs(t, g.patch(c, id, "{}"), wire.NewProblem(wire.CodeUnauthorized, "", ""))
+		require.ErrorIs(t, g.command(d, `{"subscribe":["a"]}`), problem.New(wire.CodeUnauthorized, "", ""))
+		require.ErrorIs(t, g.patch(c, id, "{}"), problem.New(wire.CodeUnauthorized, "", ""))
 	})
 }
 
@@ -374,7 +375,7 @@ func TestARevocationEndsSessionsAtOnce(t *testing.T) {
 		}
 		require.Equal(t, before, time.Now(), "nobody waited for a timer")
 		_, err = g.cfg.Sessions.Get([]byte(id))
-		require.ErrorIs(t, err, wire.NewProblem(wire.CodeSessionEnded, "", ""))
+		require.ErrorIs(t, err, problem.New(wire.CodeSessionEnded, "", ""))
 		require.Equal(t, []string{"a"}, g.topicsOf(others))
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -23,7 +24,7 @@ func (a *App) Revoke(body []byte, now time.Time) (wire.RevokeResult, error) {
 		}
 	}
 	if members != 1 {
-		return wire.RevokeResult{}, wire.NewProblem(wire.CodeInvalidRequest, `send {"subject":"alice"}, {"token_id":"…"} or {"session":17}`,
+		return wire.RevokeResult{}, problem.New(wire.CodeInvalidRequest, `send {"subject":"alice"}, {"token_id":"…"} or {"session":17}`,
 			"a body must have exactly one of subject, token_id and session; got %d", members)
 	}
 	if r.Session != 0 {
@@ -39,7 +40,7 @@ func (a *App) Revoke(body []byte, now time.Time) (wire.RevokeResult, error) {
 
 func (a *App) endSession(number uint64) (wire.RevokeResult, error) {
 	if !a.cfg.Sessions.EndNumber(number) {
-		return wire.RevokeResult{}, wire.NewProblem(wire.CodeSessionUnknown, "see `pubsubd sessions` for the numbers", "no open session has the number %d", number)
+		return wire.RevokeResult{}, problem.New(wire.CodeSessionUnknown, "see `pubsubd sessions` for the numbers", "no open session has the number %d", number)
 	}
 	a.cfg.Log.Info("an operator ended a session", zap.Uint64("session", number))
 	return wire.RevokeResult{Ended: 1}, nil
@@ -49,8 +50,8 @@ func (a *App) endSession(number uint64) (wire.RevokeResult, error) {
 func (a *App) ListRevocations(rawQuery string, now time.Time) (wire.RevocationList, *wire.Problem) {
 	q := parseQuery(rawQuery)
 	n := q.pageSize()
-	if problem, wrong := errors.AsType[*wire.Problem](q.err); wrong {
-		return wire.RevocationList{}, problem
+	if refused, wrong := errors.AsType[*wire.Problem](q.err); wrong {
+		return wire.RevocationList{}, refused
 	}
 	return a.cfg.Revocations.List(n, now), nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -246,7 +247,7 @@ func (a *App) ConnectByItem(ctx context.Context, c Caller, item []byte) (d trans
 	case err != nil:
 		err = noOpening(err)
 	case len(object) > largeBody:
-		err = wire.NewProblem(wire.CodeInvalidRequest, "send a shorter token", "auth and session must have at most %d bytes together", largeBody)
+		err = problem.New(wire.CodeInvalidRequest, "send a shorter token", "auth and session must have at most %d bytes together", largeBody)
 	default:
 		err = decode(object, &named)
 	}
@@ -275,7 +276,7 @@ func (a *App) readOpening(item []byte, named wire.ConnectRequest, r *wire.Connec
 }
 
 func noOpening(err error) error {
-	return wire.NewProblem(wire.CodeInvalidRequest, `begin with a map such as {"topics":["a"]}`, "the first item of the connection cannot be read: %v", err)
+	return problem.New(wire.CodeInvalidRequest, `begin with a map such as {"topics":["a"]}`, "the first item of the connection cannot be read: %v", err)
 }
 
 func (a *App) connect(ctx context.Context, c *Caller, over string, resumes bool, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
@@ -286,7 +287,7 @@ func (a *App) connect(ctx context.Context, c *Caller, over string, resumes bool,
 			return o, err
 		}
 		if r.Ack != nil {
-			return o, wire.NewProblem(wire.CodeInvalidRequest, "add session, or omit ack", "ack needs a session")
+			return o, problem.New(wire.CodeInvalidRequest, "add session, or omit ack", "ack needs a session")
 		}
 		return openingOf(r.Topics, r.Client, r.Echo)
 	})
@@ -322,16 +323,16 @@ func ackOf(r wire.ConnectRequest, s *session.Session) (uint64, error) {
 	return *r.Ack, nil
 }
 
-var errSessionAlone = wire.NewProblem(wire.CodeInvalidRequest, "send session alone, and subscribe when the connection is open", "session cannot be combined with topics or client")
+var errSessionAlone = problem.New(wire.CodeInvalidRequest, "send session alone, and subscribe when the connection is open", "session cannot be combined with topics or client")
 
 // ReadSessionList reads a query for the list of sessions: how many, and in which order.
-func ReadSessionList(rawQuery string) (n int, by session.Order, problem *wire.Problem) {
+func ReadSessionList(rawQuery string) (n int, by session.Order, refused *wire.Problem) {
 	q := parseQuery(rawQuery)
 	n = q.pageSize()
 	by = cmp.Or(session.Order(q.one("sort")), session.ByLag)
 	if !slices.Contains(session.Orders(), by) {
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "unknown order %s", wire.Quote(by)))
+		q.fail(problem.New(wire.CodeInvalidRequest, "use lag or idle", "unknown order %s", wire.Quote(by)))
 	}
-	problem, _ = errors.AsType[*wire.Problem](q.err)
-	return n, by, problem
+	refused, _ = errors.AsType[*wire.Problem](q.err)
+	return n, by, refused
 }

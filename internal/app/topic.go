@@ -11,6 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -124,7 +125,7 @@ func (a *App) mayReadPresence(c *Caller, topic string) error {
 		return err
 	}
 	if !a.cfg.Broker.Route(topic).Rule().Presence {
-		return wire.NewProblem(wire.CodeNotFound, "ask the operator to set presence: true in a rule that matches the topic",
+		return problem.New(wire.CodeNotFound, "ask the operator to set presence: true in a rule that matches the topic",
 			"presence is off for topic %s", wire.Quote(topic))
 	}
 	return a.mayCreate(c, []wire.Start{{Topic: wire.PresenceTopic(topic)}})
@@ -134,7 +135,7 @@ func (a *App) mayReadPresence(c *Caller, topic string) error {
 const toHaveIt = "publish or subscribe to it"
 
 func topicUnknown(topic, remedy string) *wire.Problem {
-	return wire.NewProblem(wire.CodeTopicUnknown, remedy, "topic %s does not exist", wire.Quote(topic))
+	return problem.New(wire.CodeTopicUnknown, remedy, "topic %s does not exist", wire.Quote(topic))
 }
 
 // mayUse checks the name of a topic to read or change, and the permission.
@@ -143,7 +144,7 @@ func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
 		return err
 	}
 	if (right == auth.Publish || right == auth.Delete) && wire.ReservedTopic(topic) {
-		return wire.NewProblem(wire.CodeReservedTopic, "use a topic that does not begin with '_'", "topic %s is reserved for the daemon", wire.Quote(topic))
+		return problem.New(wire.CodeReservedTopic, "use a topic that does not begin with '_'", "topic %s is reserved for the daemon", wire.Quote(topic))
 	}
 	return a.allow(c, right, topic)
 }
@@ -220,9 +221,9 @@ func (q *query) startOf(topic string) wire.Start {
 	position, err := wire.ParsePosition(after)
 	switch {
 	case err != nil:
-		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "send a position of this topic", "%v", err))
+		q.fail(problem.New(wire.CodeInvalidPosition, "send a position of this topic", "%v", err))
 	case position.Topic != topic:
-		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "send a position of this topic",
+		q.fail(problem.New(wire.CodeInvalidPosition, "send a position of this topic",
 			"position %s is not a position of topic %s", wire.Quote(after), wire.Quote(topic)))
 	}
 	return wire.StartAfter(position)

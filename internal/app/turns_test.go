@@ -15,6 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -397,7 +398,7 @@ func TestALargeCommandThatCannotBeReadEndsTheConnection(t *testing.T) {
 	for why, read := range map[string]transport.Large{
 		"the command is not an object": func() ([]byte, error) { return []byte("[]"), nil },
 		"it cannot be inflated": func() ([]byte, error) {
-			return nil, wire.NewProblem(wire.CodeInvalidRequest, "", "it cannot be inflated")
+			return nil, problem.New(wire.CodeInvalidRequest, "", "it cannot be inflated")
 		},
 		"the call panicked": func() ([]byte, error) { panic("BUG") },
 	} {

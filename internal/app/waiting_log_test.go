@@ -14,6 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -65,7 +66,7 @@ func (l *waitingLog) answer(t *testing.T, n int, err error) {
 	a.done(results)
 }
 
-var errDisk = wire.NewProblem(wire.CodeOverloaded, "retry later", "the disk is full")
+var errDisk = problem.New(wire.CodeOverloaded, "retry later", "the disk is full")
 
 func publishing(key string) Publish {
 	p := Publish{Topic: "a", ContentType: Header{"application/json", 1}, Payload: []byte("1")}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -87,10 +88,10 @@ func (g *Grant) AllowSome(r Right) error {
 // lacks returns the refusal of a grant that lacks a right. what names the topic.
 func (g *Grant) lacks(r Right, what string) error {
 	if g.Subject == "" {
-		return wire.NewProblem(wire.CodeUnauthorized, "send a token with this right: Authorization: Bearer …",
+		return problem.New(wire.CodeUnauthorized, "send a token with this right: Authorization: Bearer …",
 			"a client without credentials may not %s %s", r.verb(), what)
 	}
-	return wire.NewProblem(wire.CodeForbidden, "ask for a token that has the right "+string(r)+" on "+what,
+	return problem.New(wire.CodeForbidden, "ask for a token that has the right "+string(r)+" on "+what,
 		"%s may not %s %s", wire.Quote(g.Subject), r.verb(), what)
 }
 
@@ -100,7 +101,7 @@ func (g *Grant) AllowAny() error {
 	if g.Subject != "" || g.Rights.all || len(g.Rights.entries) > 0 {
 		return nil
 	}
-	return wire.NewProblem(wire.CodeUnauthorized, "send a token: Authorization: Bearer …", "a client without credentials may not open a session")
+	return problem.New(wire.CodeUnauthorized, "send a token: Authorization: Bearer …", "a client without credentials may not open a session")
 }
 
 // Open is the authority of a daemon without authorisation. It ignores credentials: every caller

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/durable"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -244,14 +245,14 @@ func (r *Revocations) closeFile() {
 func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 	switch {
 	case r == nil:
-		return wire.NewProblem(wire.CodeInvalidRequest, "set auth.revocations to the path of a new file, and restart the daemon",
+		return problem.New(wire.CodeInvalidRequest, "set auth.revocations to the path of a new file, and restart the daemon",
 			"the daemon has no file for revocations")
 	case (subject == "") == (tokenID == ""):
-		return wire.NewProblem(wire.CodeInvalidRequest, "send either a subject or a token id", "a revocation must have either a subject or a token id")
+		return problem.New(wire.CodeInvalidRequest, "send either a subject or a token id", "a revocation must have either a subject or a token id")
 	case subject != "" && !isSubject(subject):
-		return wire.NewProblem(wire.CodeInvalidRequest, fmt.Sprintf("a subject has at most %d bytes, without control characters", maxSubjectBytes), "no token can have this subject")
+		return problem.New(wire.CodeInvalidRequest, fmt.Sprintf("a subject has at most %d bytes, without control characters", maxSubjectBytes), "no token can have this subject")
 	case len(tokenID) > maxTokenIDBytes:
-		return wire.NewProblem(wire.CodeInvalidRequest, "revoke the token's subject", "a token id must have at most %d bytes", maxTokenIDBytes)
+		return problem.New(wire.CodeInvalidRequest, "revoke the token's subject", "a token id must have at most %d bytes", maxTokenIDBytes)
 	}
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -262,15 +263,15 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 		return nil // the same millisecond, or the clock went back
 	case again || free.IsZero():
 	case free.Equal(never):
-		return wire.NewProblem(wire.CodeOverloaded, "remove the authority of the certificates from tls.client_ca, or set tls.client_max_age so that revocations expire",
+		return problem.New(wire.CodeOverloaded, "remove the authority of the certificates from tls.client_ca, or set tls.client_max_age so that revocations expire",
 			"the list of revocations is full: it has %d, and none expires, because tls.client_max_age is not set", r.most)
 	case free.After(now):
-		return wire.NewProblem(wire.CodeOverloaded, "wait, or refuse all tokens: replace the keys of auth.keys",
+		return problem.New(wire.CodeOverloaded, "wait, or refuse all tokens: replace the keys of auth.keys",
 			"the list of revocations is full: it has %d, and the next one expires at %s", r.most, free.UTC().Format(time.RFC3339)).Retry(free.Sub(now))
 	}
 	if err := r.write(added); err != nil {
 		r.log.Error("cannot write auth.revocations", zap.Error(err))
-		return wire.NewProblem(wire.CodeInternal, "correct the error, and revoke again", "the revocation could not be written to disk: %v", err)
+		return problem.New(wire.CodeInternal, "correct the error, and revoke again", "the revocation could not be written to disk: %v", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -203,8 +204,8 @@ func TestARefusalSaysWhetherCredentialsWouldHelp(t *testing.T) {
 	rights, err := ParseRights([]byte(`[{"topics": ["a"], "allow": ["publish"]}]`), "ann")
 	require.NoError(t, err)
 	require.NoError(t, (&Grant{Subject: "ann", Rights: rights}).Allow(Publish, "a"))
-	require.ErrorIs(t, (&Grant{Subject: "ann", Rights: rights}).Allow(Subscribe, "a"), wire.NewProblem(wire.CodeForbidden, "", ""))
-	require.ErrorIs(t, (&Grant{}).Allow(Publish, "a"), wire.NewProblem(wire.CodeUnauthorized, "", ""))
+	require.ErrorIs(t, (&Grant{Subject: "ann", Rights: rights}).Allow(Subscribe, "a"), problem.New(wire.CodeForbidden, "", ""))
+	require.ErrorIs(t, (&Grant{}).Allow(Publish, "a"), problem.New(wire.CodeUnauthorized, "", ""))
 }
 
 func TestATokenRenewsOlderOnes(t *testing.T) {

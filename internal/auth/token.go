@@ -14,6 +14,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-json-experiment/json"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -82,7 +83,7 @@ func refuse(why reason, remedy, detail string, args ...any) *refusal {
 	case unavailable:
 		code = wire.CodeOverloaded
 	}
-	return &refusal{why, wire.NewProblem(code, remedy, detail, args...)}
+	return &refusal{why, problem.New(code, remedy, detail, args...)}
 }
 
 // A verifier verifies tokens. It is immutable.

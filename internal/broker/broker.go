@@ -19,6 +19,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -199,7 +200,7 @@ func (b *Broker) admit(count func(n int64) int64, most int, what, limit string) 
 	if count(1) > int64(most) {
 		count(-1)
 		b.metrics.Limited.WithLabelValues(limit).Inc()
-		return wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit,
+		return problem.New(wire.CodeOverloaded, "retry later, or raise limits."+limit,
 			"the daemon can hold at most %d %s", most, what).Retry(time.Second)
 	}
 	err := b.memory.AdmitTopics()

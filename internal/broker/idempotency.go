@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -212,7 +213,7 @@ func (k *keys) applied(key Key, published wire.Published, now time.Time) {
 func (k *keys) repeat(key Key, found usedKey) (wire.Published, error) {
 	if key.Print != found.Print {
 		k.metrics.IdempotencyMismatched.Inc()
-		return wire.Published{}, wire.NewProblem(wire.CodeIdempotencyMismatch, "use a new key for each message",
+		return wire.Published{}, problem.New(wire.CodeIdempotencyMismatch, "use a new key for each message",
 			"the idempotency key was already used for another message of this topic, %s", found.Position)
 	}
 	k.metrics.IdempotencyRepeated.Inc()

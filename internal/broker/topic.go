@@ -8,6 +8,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/memory"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -173,7 +174,7 @@ func (t *topic) mostUnsent() int { return max(t.rule.Load().HistoryMessages/2, l
 
 func (t *topic) lags() *wire.Problem {
 	t.broker.metrics.Limited.WithLabelValues("fan_out").Inc()
-	return wire.NewProblem(wire.CodeOverloaded, "retry after retry_after_ms",
+	return problem.New(wire.CodeOverloaded, "retry after retry_after_ms",
 		"delivery on topic %s is too far behind its publishes", wire.Quote(t.name)).Retry(100 * time.Millisecond)
 }
 

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -108,7 +109,7 @@ func (d *Daemon) endHandshakes(ctx context.Context, begun time.Time) {
 // clients between two polls can connect. A reload does not change the window: the
 // service manager knows this one, and the rest of the drain ends by it.
 func (d *Daemon) endSessions(begun time.Time, window time.Duration) {
-	why := wire.NewProblem(wire.CodeDraining, "open a session from your positions, here later or at another daemon",
+	why := problem.New(wire.CodeDraining, "open a session from your positions, here later or at another daemon",
 		"the daemon is shutting down").Retry(time.Second)
 	leaving := d.sessions.BeginDrain(why)
 	all := leaving.Left()
@@ -155,7 +156,7 @@ const silentGrace = 200 * time.Millisecond
 // those that last longer than ctx.
 func (d *Daemon) shutdown(ctx context.Context, s *http.Server, l *listen.Listener, name string) {
 	_ = l.Close()
-	l.AwaitRequests(ctx, silentGrace, wire.NewProblem(wire.CodeDraining, "repeat the request, here later or at another daemon", "the daemon is shutting down").Retry(time.Second))
+	l.AwaitRequests(ctx, silentGrace, problem.New(wire.CodeDraining, "repeat the request, here later or at another daemon", "the daemon is shutting down").Retry(time.Second))
 	if err := s.Shutdown(ctx); err != nil {
 		d.cutOff(name)
 		_ = s.Close() // the listener is closed already

@@ -24,6 +24,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -120,7 +121,7 @@ func TestARemovedKeyEndsSessionsWithinASecond(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		_, err = d.sessions.Get([]byte(sessions["ann"]))
-		require.ErrorIs(t, err, wire.NewProblem(wire.CodeSessionEnded, "", ""))
+		require.ErrorIs(t, err, problem.New(wire.CodeSessionEnded, "", ""))
 		_, err = d.sessions.Get([]byte(sessions["bob"]))
 		require.NoError(t, err)
 	})

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -33,7 +34,7 @@ func TestATimeToRetryIsRoundedUp(t *testing.T) {
 	for after, want := range map[time.Duration]int64{
 		0: 1, time.Nanosecond: 1, time.Millisecond: 1, time.Millisecond + 1: 2, 1500 * time.Millisecond: 1500, time.Minute: 60_000,
 	} {
-		require.Equal(t, want, wire.NewProblem(wire.CodeOverloaded, "", "").Retry(after).RetryAfterMS, after)
+		require.Equal(t, want, problem.New(wire.CodeOverloaded, "", "").Retry(after).RetryAfterMS, after)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/observe"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -100,7 +101,7 @@ func (a *application) timed(begun time.Time) { a.metrics.Took(time.Since(begun))
 // refused counts a refusal, and returns the problem for the client.
 func (a *application) refused(r *wire.HookRefusal, remedy, otherwise string) error {
 	a.metrics.Called(refused)
-	return wire.NewProblem(wire.CodeForbidden, remedy, "%.*s", maxDetail, cmp.Or(r.Detail, otherwise))
+	return problem.New(wire.CodeForbidden, remedy, "%.*s", maxDetail, cmp.Or(r.Detail, otherwise))
 }
 
 // maxDetail bounds the application's detail for the client, in characters.
@@ -116,7 +117,7 @@ func (a *application) failed(err error, remedy string) error {
 	a.logged.Do(func() {
 		a.log.Warn("the "+a.hook+" hook failed", zap.String("outcome", outcome), zap.Error(err))
 	})
-	return wire.NewProblem(wire.CodeHookFailed, remedy, "%s", detail).Retry(retryAfter)
+	return problem.New(wire.CodeHookFailed, remedy, "%s", detail).Retry(retryAfter)
 }
 
 const retryAfter = time.Second

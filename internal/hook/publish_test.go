@@ -25,6 +25,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -215,7 +216,7 @@ func TestAnInvalidChangeFails(t *testing.T) {
 	d := newDesk(t, Config{})
 	d.answers(says(200, `{"message":{"data":1}}`))
 	err := d.Publish(t.Context(), Principal{}, message("a"), 0, func(*wire.PublishItem) error {
-		return wire.NewProblem(wire.CodeMessageTooLarge, "", "too large")
+		return problem.New(wire.CodeMessageTooLarge, "", "too large")
 	})
 	wantFailed(t, err)
 	d.wantCalls(failed, 1)
@@ -300,7 +301,7 @@ func (f few) Enter(ctx context.Context, _ *memory.Client) error {
 	case f <- struct{}{}:
 		return nil
 	default:
-		return wire.NewProblem(wire.CodeOverloaded, "later", "no slot")
+		return problem.New(wire.CodeOverloaded, "later", "no slot")
 	}
 }
 

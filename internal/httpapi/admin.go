@@ -22,6 +22,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -53,7 +54,7 @@ func NewAdmin(cfg AdminConfig) http.Handler {
 		case !cfg.Hosts.Allow(r.Host):
 			writeProblem(w, wrongHost())
 		case r.Header["Origin"] != nil:
-			writeProblem(w, wire.NewProblem(wire.CodeForbidden, "use a client that is not a browser, such as curl", "web pages may not use the admin listener"))
+			writeProblem(w, problem.New(wire.CodeForbidden, "use a client that is not a browser, such as curl", "web pages may not use the admin listener"))
 		case isEscaped(r):
 			writeProblem(w, errEscaped())
 		default:
@@ -79,7 +80,7 @@ func adminRouter(cfg AdminConfig) *mux.Router {
 	r.Handle("/debug/pprof/trace", profiles(pprof.Trace)).Methods("GET")
 	r.PathPrefix("/debug/pprof/").Handler(profiles(pprof.Index)).Methods("GET")
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		writeProblem(w, wire.NewProblem(wire.CodeNotFound, "for the paths, see GET / or pubsubd help operating", "nothing is served here"))
+		writeProblem(w, problem.New(wire.CodeNotFound, "for the paths, see GET / or pubsubd help operating", "nothing is served here"))
 	})
 	return r
 }
@@ -100,7 +101,7 @@ func rarely(h http.Handler) http.Handler {
 	times := rate.NewLimiter(1, 5)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !times.Allow() {
-			writeProblem(w, wire.NewProblem(wire.CodeLimited, "retry after retry_after_ms", "this answer takes much CPU, so it is made once a second").Retry(time.Second))
+			writeProblem(w, problem.New(wire.CodeLimited, "retry after retry_after_ms", "this answer takes much CPU, so it is made once a second").Retry(time.Second))
 			return
 		}
 		h.ServeHTTP(w, r)
@@ -117,7 +118,7 @@ func bounded(h http.Handler) http.Handler {
 		r.Body = http.NoBody
 		if seconds := r.URL.Query().Get("seconds"); seconds != "" {
 			if n, err := strconv.ParseFloat(seconds, 64); err != nil || !(n > 0 && n <= mostProfileSeconds) {
-				writeProblem(w, wire.NewProblem(wire.CodeInvalidRequest, fmt.Sprintf("send seconds=N, with N above 0 and at most %d", mostProfileSeconds), "seconds is not valid"))
+				writeProblem(w, problem.New(wire.CodeInvalidRequest, fmt.Sprintf("send seconds=N, with N above 0 and at most %d", mostProfileSeconds), "seconds is not valid"))
 				return
 			}
 		}
@@ -147,15 +148,15 @@ func (cfg *AdminConfig) checkOperator(r *http.Request) *wire.Problem {
 	key, err := cfg.Key()
 	switch {
 	case err != nil:
-		return wire.NewProblem(wire.CodeInternal, "correct the file that admin.key_file names", "%v", err)
+		return problem.New(wire.CodeInternal, "correct the file that admin.key_file names", "%v", err)
 	case key == nil:
-		return wire.NewProblem(wire.CodeForbidden, "set admin.key_file, or set listen.admin to a Unix socket (unix:/run/pubsubd/admin.sock)",
+		return problem.New(wire.CodeForbidden, "set admin.key_file, or set listen.admin to a Unix socket (unix:/run/pubsubd/admin.sock)",
 			"the admin listener is read-only, because it has no key")
 	}
 	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	given, want := sha256.Sum256([]byte(strings.TrimSpace(secret))), sha256.Sum256(key)
 	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(given[:], want[:]) != 1 {
-		return wire.NewProblem(wire.CodeUnauthorized, "send Authorization: Bearer KEY, with the key in the file that admin.key_file names",
+		return problem.New(wire.CodeUnauthorized, "send Authorization: Bearer KEY, with the key in the file that admin.key_file names",
 			"the request does not have the operators' key")
 	}
 	return nil

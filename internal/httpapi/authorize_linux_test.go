@@ -11,6 +11,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -51,8 +52,8 @@ func newDoorman(err error) *doorman {
 // Nothing is subscribed.
 func TestARefusedSubscriptionOnEveryTransport(t *testing.T) {
 	for _, refused := range []*wire.Problem{
-		wire.NewProblem(wire.CodeForbidden, "ask", "not your room"),
-		wire.NewProblem(wire.CodeHookFailed, "retry", "no answer").Retry(time.Second),
+		problem.New(wire.CodeForbidden, "ask", "not your room"),
+		problem.New(wire.CodeHookFailed, "retry", "no answer").Retry(time.Second),
 	} {
 		onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 			k := serveLane(t, way, settings{authorize: newDoorman(refused)}, nil)

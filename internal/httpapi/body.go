@@ -10,6 +10,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/memory"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -70,11 +71,11 @@ func checkWhole(answer http.Header, r *http.Request) error {
 	for coding := range strings.SplitSeq(strings.Join(r.Header["Content-Encoding"], ","), ",") {
 		if coding = strings.TrimSpace(coding); coding != "" && !strings.EqualFold(coding, "identity") {
 			answer.Set("Accept-Encoding", "identity") // RFC 9110, section 12.5.3
-			return wire.NewProblem(wire.CodeUnsupportedType, "send the body without a coding", "Content-Encoding %s is not supported", wire.Quote(coding))
+			return problem.New(wire.CodeUnsupportedType, "send the body without a coding", "Content-Encoding %s is not supported", wire.Quote(coding))
 		}
 	}
 	if r.Header["Content-Range"] != nil { // RFC 9110, section 14.5
-		return wire.NewProblem(wire.CodeInvalidRequest, "send the whole body, without Content-Range", "a request must not send a part of a body")
+		return problem.New(wire.CodeInvalidRequest, "send the whole body, without Content-Range", "a request must not send a part of a body")
 	}
 	return nil
 }
@@ -94,7 +95,7 @@ func bodyOf(w http.ResponseWriter, r *http.Request) app.Body {
 			return nil, problem
 		}
 		if err != nil {
-			return nil, wire.NewProblem(wire.CodeInvalidRequest, "send the whole body", "the body did not arrive: %v", err)
+			return nil, problem.New(wire.CodeInvalidRequest, "send the whole body", "the body did not arrive: %v", err)
 		}
 		// The rest of the request has no deadline: it may be a poll.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -115,7 +116,7 @@ func TestEndFramesAreSpreadInTime(t *testing.T) {
 			defer resp.Body.Close()
 			bodies = append(bodies, resp.Body)
 		}
-		why := wire.NewProblem(wire.CodeDraining, "elsewhere", "going away")
+		why := problem.New(wire.CodeDraining, "elsewhere", "going away")
 		why.RetryAfterMS = 1000
 		k.cfg.Sessions.BeginDrain(why).End(math.MaxInt)
 		times := map[int64]bool{}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -249,7 +250,7 @@ func TestAClientThatKeepsSendingIsDisconnected(t *testing.T) {
 		k := newKit(t, settings{})
 		s := k.connect(wire.Start{Topic: "a"})
 		s.hello()
-		k.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "", "")).End(math.MaxInt)
+		k.cfg.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(math.MaxInt)
 		_, err := s.Next()
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
 		begun := time.Now()

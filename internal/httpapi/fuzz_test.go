@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -50,7 +51,7 @@ func FuzzRequests(f *testing.F) {
 		}
 		var p wire.Problem
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &p))
-		require.Equal(t, wire.Codes()[p.Code], w.Code)
+		require.Equal(t, problem.Codes()[p.Code], w.Code)
 		require.NotEqual(t, wire.CodeInternal, p.Code)
 		require.Equal(t, w.Code, p.Status)
 		require.LessOrEqual(t, w.Body.Len(), maxProblem)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -39,7 +40,7 @@ func (g *gatekeeper) Publish(_ context.Context, _ hook.Principal, m *wire.Messag
 	return take(item)
 }
 
-func no() error { return wire.NewProblem(wire.CodeForbidden, "change it", "no") }
+func no() error { return problem.New(wire.CodeForbidden, "change it", "no") }
 
 func TestAMessageThatTheHookPassesIsUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -198,7 +199,7 @@ func asItems(texts ...string) (all []byte) {
 // A failed hook is answered with the problem hook_failed and Retry-After.
 func TestAFailedHookIsAProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failed := wire.NewProblem(wire.CodeHookFailed, "", "no answer")
+		failed := problem.New(wire.CodeHookFailed, "", "no answer")
 		failed.RetryAfterMS = 1000
 		k := newKit(t, settings{hook: says(nil, failed)})
 		resp := k.do("POST", "/v1/topics/asked.a/messages", `1`, jsonType)

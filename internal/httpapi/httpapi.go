@@ -24,6 +24,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/observe"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -83,7 +84,7 @@ func New(cfg Config) *API {
 	a.route(v1, "/openapi.yaml", methods{"GET": a.describe})
 	a.routeModules(v1)
 	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, c app.Caller) error {
-		return a.App.Reject(c, wire.NewProblem(wire.CodeNotFound, "for the paths, see pubsubd help protocol or GET /v1/openapi.yaml", "nothing is served here"))
+		return a.App.Reject(c, problem.New(wire.CodeNotFound, "for the paths, see pubsubd help protocol or GET /v1/openapi.yaml", "nothing is served here"))
 	})
 	a.Lane = lane.New(lane.Config{
 		App: a.App, Polls: a.Polls, Limiter: a.Limiter, Metrics: a.Metrics, Origins: a.origins, Hosts: a.Hosts, Way: a.Way,
@@ -112,7 +113,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func isEscaped(r *http.Request) bool { return strings.Contains(r.URL.EscapedPath(), "%") }
 
 func errEscaped() *wire.Problem {
-	return wire.NewProblem(wire.CodeNotFound, "write the path without escapes: names of topics and ids of sessions need none", "the path has an escape, or a character that needs one")
+	return problem.New(wire.CodeNotFound, "write the path without escapes: names of topics and ids of sessions need none", "the path has an escape, or a character that needs one")
 }
 
 // Wait prevents further requests, and returns when the last has ended: http.Server.Close
@@ -133,13 +134,13 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 		switch {
 		case !ok:
 			w.Header().Set("Allow", served.allow())
-			return a.App.Reject(c, wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "this path does not support the method %.16s", r.Method))
+			return a.App.Reject(c, problem.New(wire.CodeMethodNotAllowed, "use "+served.allow(), "this path does not support the method %.16s", r.Method))
 		case !(r.Method == http.MethodGet && slices.Contains(tokenPaths, path)) && queryHasToken(r.URL.RawQuery):
-			return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send the token as Authorization: Bearer …",
+			return a.App.Reject(c, problem.New(wire.CodeInvalidRequest, "send the token as Authorization: Bearer …",
 				"only a GET of a poll, an event stream or a WebSocket can have a token in the query"))
 		case r.Method == http.MethodGet && hasBody(r):
 			// net/http would not notice the client leave while the body is unread.
-			return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "omit the body", "a GET must not have a body"))
+			return a.App.Reject(c, problem.New(wire.CodeInvalidRequest, "omit the body", "a GET must not have a body"))
 		}
 		return serve(w, r, c)
 	}))
@@ -196,7 +197,7 @@ func (a *API) serve(w *response, r *http.Request, serve handler) error {
 	case !a.Hosts.Allow(r.Host):
 		return a.App.Reject(c, wrongHost())
 	case len(r.Header["Authorization"]) > 1:
-		return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send one", "a request must have at most one Authorization header; got %d", len(r.Header["Authorization"])))
+		return a.App.Reject(c, problem.New(wire.CodeInvalidRequest, "send one", "a request must have at most one Authorization header; got %d", len(r.Header["Authorization"])))
 	case isEscaped(r):
 		return a.App.Reject(c, errEscaped())
 	case isPreflight(r):

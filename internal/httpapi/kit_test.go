@@ -22,6 +22,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/presence"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -277,4 +278,4 @@ func (k *kit) series() map[string]bool {
 	return names
 }
 
-func goingAway() *wire.Problem { return wire.NewProblem(wire.CodeDraining, "elsewhere", "going away") }
+func goingAway() *wire.Problem { return problem.New(wire.CodeDraining, "elsewhere", "going away") }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -88,7 +89,7 @@ func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
 	k := newLaneKit(t, lane.HandOff)
 	s := k.connect(wire.Start{Topic: "a"})
 	s.hello()
-	k.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "", "")).End(math.MaxInt)
+	k.cfg.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(math.MaxInt)
 	_, err := s.Next()
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
 	_, err = s.Next()

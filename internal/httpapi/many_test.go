@@ -15,6 +15,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -125,7 +126,7 @@ func TestAnInvalidMessageOfManyStopsNoOther(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			k, results := publishMany(t, settings{authority: secretKeeper{}}, good, c.item, good)
 			require.Equal(t, []string{"a:1", string(c.code), "a:2"}, []string{told(results[0]), told(results[1]), told(results[2])}, "%.80s", c.item)
-			require.Equal(t, wire.Codes()[c.code], results[1].Problem.Status)
+			require.Equal(t, problem.Codes()[c.code], results[1].Problem.Status)
 			require.NotEmpty(t, results[1].Problem.Remedy)
 			require.Len(t, k.held("a"), 2)
 			require.Equal(t, 1.0, k.counted("pubsubd_requests_refused_total", string(c.code)))
@@ -218,7 +219,7 @@ func TestEachOfManySpendsTheRateOfPublishes(t *testing.T) {
 func TestADrainingDaemonRefusesManyMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
-		k.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "elsewhere", "going away")).End(math.MaxInt)
+		k.cfg.Sessions.BeginDrain(problem.New(wire.CodeDraining, "elsewhere", "going away")).End(math.MaxInt)
 		k.wantProblem(wire.CodeDraining, "POST", manyPath, `[{"topic":"a","data":1}]`, jsonType)
 	})
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -256,7 +257,7 @@ func (i *issuer) try(k *kit, at, name, carrier string, attempt attempt) int {
 		return 0
 	}
 	if at != "POST /v1/messages" || attempt.kind == invalid { // it has a status for each message
-		require.Equal(t, wire.Codes()[attempt.code], status, "%s, %s, %s: %s", at, name, carrier, text)
+		require.Equal(t, problem.Codes()[attempt.code], status, "%s, %s, %s: %s", at, name, carrier, text)
 	}
 	require.Contains(t, text, `"code":"`+string(attempt.code)+`"`, "%s, %s, %s", at, name, carrier)
 	require.NotContains(t, text, "the secret")

@@ -22,6 +22,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
@@ -162,7 +163,7 @@ func (s *system) Delete(topic string) {
 }
 
 func (s *system) Drain() {
-	s.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "", "")).End(math.MaxInt)
+	s.cfg.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(math.MaxInt)
 }
 
 func (s *system) Sweep() { s.cfg.Sessions.Sweep(time.Now()) }

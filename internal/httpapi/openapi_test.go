@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -109,7 +110,7 @@ func methodsOf(h http.Handler, path string) []string {
 func TestTheOpenAPIDocumentHasEveryCodeAtItsStatus(t *testing.T) {
 	doc := document(t)
 	codes, byStatus := []wire.Code{}, map[int][]wire.Code{}
-	for code, status := range wire.Codes() {
+	for code, status := range problem.Codes() {
 		codes = append(codes, code)
 		byStatus[status] = append(byStatus[status], code)
 	}

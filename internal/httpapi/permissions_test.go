@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -19,7 +20,7 @@ type secretKeeper struct{ auth.Open }
 
 func (secretKeeper) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
 	if c.Authorization == "bad" {
-		return nil, wire.NewProblem(wire.CodeUnauthorized, "say who you are", "unknown")
+		return nil, problem.New(wire.CodeUnauthorized, "say who you are", "unknown")
 	}
 	rights, err := auth.ParseRights([]byte(`[{"topics":["a","b","lobby.>"],"allow":["subscribe","publish","history","presence","delete"]}]`), "")
 	return &auth.Grant{Subject: "ann", Rights: rights}, err

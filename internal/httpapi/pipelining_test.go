@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -237,7 +238,7 @@ func TestANewerPollOnAnotherConnectionReplacesTheOlder(t *testing.T) {
 					_, err = frames.Next()
 					require.ErrorIs(t, err, io.EOF)
 				} else {
-					require.Contains(t, older.wantAnswer(wire.Codes()[wire.CodePollReplaced]), wire.CodePollReplaced)
+					require.Contains(t, older.wantAnswer(problem.Codes()[wire.CodePollReplaced]), wire.CodePollReplaced)
 				}
 				k.wantParked(1)
 				require.EqualValues(t, 1, k.counted("pubsubd_polls_total", string(wire.CodePollReplaced)))

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -45,14 +46,14 @@ func (a *API) ofAllowedPage(serve handler) handler {
 
 // wrongHost refuses a request whose Host names another server.
 func wrongHost() *wire.Problem {
-	return wire.NewProblem(wire.CodeWrongHost, "use an IP address or a name in the daemon's setting hosts, or add this name to hosts",
+	return problem.New(wire.CodeWrongHost, "use an IP address or a name in the daemon's setting hosts, or add this name to hosts",
 		"the daemon does not serve the name in Host")
 }
 
 // errOrigin refuses an action to a page of another origin, and logs the origin.
 func (a *API) errOrigin(r *http.Request, what string) error {
 	a.origins.LogRefused(r.Header.Get("Origin"))
-	return wire.NewProblem(wire.CodeForbidden,
+	return problem.New(wire.CodeForbidden,
 		"add the page's origin to the daemon's setting cors.origins, or serve the page from the daemon's own origin through a proxy that forwards Host",
 		"a page of another origin cannot %s", what)
 }

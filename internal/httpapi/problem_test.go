@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -33,7 +34,7 @@ func (k *kit) wantProblem(code wire.Code, method, path, body string, headers ...
 	var p wire.Problem
 	require.NoError(k, json.NewDecoder(resp.Body).Decode(&p))
 	require.Equal(k, code, p.Code, "%+v", p)
-	require.Equal(k, wire.Codes()[code], resp.StatusCode)
+	require.Equal(k, problem.Codes()[code], resp.StatusCode)
 	require.Equal(k, resp.StatusCode, p.Status)
 	require.NotEmpty(k, p.Detail)
 	require.NotEmpty(k, p.Remedy)
@@ -174,7 +175,7 @@ func TestADrainingDaemonRefusesEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		s := k.open(`{"topics":["a"]}`).Session
-		why := wire.NewProblem(wire.CodeDraining, "elsewhere", "going away")
+		why := problem.New(wire.CodeDraining, "elsewhere", "going away")
 		why.RetryAfterMS = 10
 		k.cfg.Sessions.BeginDrain(why).End(math.MaxInt)
 		k.wantProblem(wire.CodeDraining, "POST", "/v1/topics/a/messages", "1", jsonType)

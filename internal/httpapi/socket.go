@@ -12,6 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/observe"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -23,7 +24,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	}
 	selected, token, err := subprotocols(r.Header["Sec-Websocket-Protocol"])
 	if err == nil && token != "" && c.Authorization != "" {
-		err = wire.NewProblem(wire.CodeInvalidRequest, "send only one of them", "the request has a token in a subprotocol and an Authorization header")
+		err = problem.New(wire.CodeInvalidRequest, "send only one of them", "the request has a token in a subprotocol and an Authorization header")
 	}
 	if err != nil {
 		return a.App.Reject(c, err)
@@ -78,7 +79,7 @@ func subprotocols(offers []string) (selected http.Header, token string, err erro
 		case offer == ours:
 			selected["Sec-WebSocket-Protocol"] = []string{ours}
 		case isToken && (token != "" || given == ""):
-			return nil, "", wire.NewProblem(wire.CodeInvalidRequest, "offer pubsubd.v1 and one bearer.TOKEN", "the subprotocols have more than one token, or an empty token")
+			return nil, "", problem.New(wire.CodeInvalidRequest, "offer pubsubd.v1 and one bearer.TOKEN", "the subprotocols have more than one token, or an empty token")
 		case isToken:
 			token = given
 		}
@@ -95,7 +96,7 @@ func (a *API) checkUpgrade(r *http.Request) error {
 	h := r.Header
 	upgrades := r.ProtoMajor == 1 && r.ProtoMinor >= 1 && hasToken(h["Connection"], "upgrade") && hasToken(h["Upgrade"], "websocket")
 	if !upgrades || len(h.Get("Sec-WebSocket-Key")) != socketKeyLength || h.Get("Sec-WebSocket-Version") != "13" {
-		return wire.NewProblem(wire.CodeInvalidRequest, "use a WebSocket client, let proxies forward Upgrade and Connection, or use long polling at /v1/poll",
+		return problem.New(wire.CodeInvalidRequest, "use a WebSocket client, let proxies forward Upgrade and Connection, or use long polling at /v1/poll",
 			"the request is not a WebSocket upgrade of version 13 on HTTP/1.1")
 	}
 	if err := checkExtensions(h["Sec-Websocket-Extensions"]); err != nil {
@@ -118,7 +119,7 @@ func checkExtensions(offers []string) error {
 			ok = ok && err == nil
 		}
 		if !ok {
-			return wire.NewProblem(wire.CodeInvalidRequest, "offer permessage-deflate as in RFC 7692, or no extension", "Sec-WebSocket-Extensions cannot be read")
+			return problem.New(wire.CodeInvalidRequest, "offer permessage-deflate as in RFC 7692, or no extension", "Sec-WebSocket-Extensions cannot be read")
 		}
 	}
 	return nil

@@ -21,6 +21,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -846,8 +847,8 @@ func TestAnEventSourceReconnectsAfterRefusalsThatMayPass(t *testing.T) {
 		wire.CodeStaleAck: true, wire.CodePollReplaced: true, wire.CodeSessionEnded: true, wire.CodeLimited: true,
 		wire.CodeOverloaded: true, wire.CodeDraining: true, wire.CodeHookFailed: true, wire.CodeInternal: true,
 	}
-	for code := range wire.Codes() {
-		p := wire.NewProblem(code, "", "")
+	for code := range problem.Codes() {
+		p := problem.New(code, "", "")
 		require.Equal(t, may[code], mayReconnect(httptest.NewRequest(http.MethodGet, ssePath, nil), p), code)
 		require.False(t, mayReconnect(httptest.NewRequest(http.MethodGet, "/v1/poll", nil), p), code)
 		ofSession := code == wire.CodeStaleAck || code == wire.CodePollReplaced || code == wire.CodeSessionEnded

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -47,7 +48,7 @@ func (n names) Identify(c auth.Credentials, _ bool) (*auth.Grant, error) {
 	if g := n.grants[strings.TrimPrefix(c.Authorization, "Bearer ")+c.Token]; g != nil {
 		return g, nil
 	}
-	return nil, wire.NewProblem(wire.CodeUnauthorized, "get another", "the token is not valid")
+	return nil, problem.New(wire.CodeUnauthorized, "get another", "the token is not valid")
 }
 
 const (
@@ -74,7 +75,7 @@ func TestASessionIDIsATicketToReceive(t *testing.T) {
 			k.wantProblem(wire.CodeUnauthorized, c[0], path, c[2], jsonType, "Authorization: Basic ann")
 		}
 		_, err := k.tryDialSocket("/v1/ws?session=" + id + "&ack=0&token=bob")
-		require.ErrorIs(t, err, wire.NewProblem(wire.CodeForbidden, "", ""))
+		require.ErrorIs(t, err, problem.New(wire.CodeForbidden, "", ""))
 
 		k.wantProblem(wire.CodeUnauthorized, "PATCH", "/v1/sessions/"+id, `{"add":["b"]}`, jsonType)
 		k.wantProblem(wire.CodeUnauthorized, "GET", "/v1/sessions/"+id, "") // it names the topics
@@ -164,7 +165,7 @@ func TestEveryCarrierOfATokenWorks(t *testing.T) {
 			k.wantProblem(wire.CodeInvalidRequest, c[0], c[1], c[2], jsonType, asAnn)
 		}
 		_, err := k.tryDialSocket("/v1/ws?topic=a")
-		require.ErrorIs(t, err, wire.NewProblem(wire.CodeUnauthorized, "", ""))
+		require.ErrorIs(t, err, problem.New(wire.CodeUnauthorized, "", ""))
 		s := k.dialSocket("/v1/ws?topic=a&token=ann")
 		require.InDelta(t, time.Hour.Milliseconds(), s.hello().ExpiresMS, 60_000)
 		s.Close()
@@ -251,7 +252,7 @@ func TestAnAnswerEndsWithItsToken(t *testing.T) {
 		require.Contains(t, stream, `{"end":{"title":"Unauthorized","status":401,"code":"token_expired"`)
 		require.Contains(t, <-poll, `"code":"token_expired"`)
 		_, err := s.Next()
-		require.ErrorIs(t, err, wire.NewProblem(wire.CodeTokenExpired, "", ""))
+		require.ErrorIs(t, err, problem.New(wire.CodeTokenExpired, "", ""))
 		k.wantProblem(wire.CodeTokenExpired, "GET", "/v1/sessions/"+id+"/poll?ack=0", "")
 
 		status, text := k.get("PATCH", "/v1/sessions/"+id, "{}", jsonType, asAnn)

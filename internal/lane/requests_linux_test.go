@@ -10,6 +10,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -20,7 +21,7 @@ type refusing struct {
 }
 
 func (r refusing) Identify(auth.Credentials, bool) (*auth.Grant, error) {
-	return nil, &limit.Refusal{Problem: wire.NewProblem(wire.CodeLimited, "come later", "too often"), Hold: r.hold}
+	return nil, &limit.Refusal{Problem: problem.New(wire.CodeLimited, "come later", "too often"), Hold: r.hold}
 }
 
 // refuse returns a connection on which a publish was refused, and the client's side of it.

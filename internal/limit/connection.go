@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -32,7 +33,7 @@ func (l *Limiter) Connect(addr netip.Addr) (*Connection, error) {
 	}
 	if n := l.connections.Add(1); f.Connections > 0 && n > int64(f.Connections) {
 		c.Leave()
-		return nil, l.refuse(w, now, "connections", wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.connections",
+		return nil, l.refuse(w, now, "connections", problem.New(wire.CodeOverloaded, "retry later, or raise limits.connections",
 			"the daemon can have at most %d connections", f.Connections).Retry(time.Second))
 	}
 	if !c.trusted {

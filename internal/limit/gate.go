@@ -10,6 +10,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -216,5 +217,5 @@ func (g *Gate) refuseLocked(why string) error {
 	if g.setting != "" {
 		remedy, what = remedy+", or raise "+g.setting, g.setting+" allows"
 	}
-	return wire.NewProblem(wire.CodeOverloaded, remedy, "%s %d at a time, %s", what, g.slots, why).Retry(max(time.Second, g.wait/2))
+	return problem.New(wire.CodeOverloaded, remedy, "%s %d at a time, %s", what, g.slots, why).Retry(max(time.Second, g.wait/2))
 }

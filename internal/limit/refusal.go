@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -94,7 +95,7 @@ func (l *Limiter) TooManyPending(w Who) error {
 }
 
 func retryLater(after time.Duration, remedy, detail string, args ...any) *wire.Problem {
-	return wire.NewProblem(wire.CodeLimited, remedy, detail, args...).Retry(after)
+	return problem.New(wire.CodeLimited, remedy, detail, args...).Retry(after)
 }
 
 // Spread returns the problem with a random time to retry, between one and two times that of

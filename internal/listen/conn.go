@@ -17,6 +17,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -133,7 +134,7 @@ func (c *Conn) endLate() {
 			c.end(metrics.SlowHead)
 		} else {
 			c.end(metrics.Silent)
-			c.dismiss(wire.NewProblem(wire.CodeOverloaded, "send the request as soon as the connection is open", "no request came in time").Retry(time.Second))
+			c.dismiss(problem.New(wire.CodeOverloaded, "send the request as soon as the connection is open", "no request came in time").Retry(time.Second))
 		}
 	case awaitsBody:
 		c.end(metrics.SlowBody)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -347,7 +348,7 @@ func (l *Listener) turnAway() bool {
 		if err != nil {
 			return false
 		}
-		l.refuse(c, &limit.Refusal{Problem: wire.NewProblem(wire.CodeOverloaded, "retry later", "the daemon has reached its limit of open files").Retry(time.Second)})
+		l.refuse(c, &limit.Refusal{Problem: problem.New(wire.CodeOverloaded, "retry later", "the daemon has reached its limit of open files").Retry(time.Second)})
 		return true
 	})
 	if done {

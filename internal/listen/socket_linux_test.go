@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -107,7 +108,7 @@ func TestADismissedClientGetsAnAnswer(t *testing.T) {
 	l := listening(t, 2)
 	l.cfg.Refusal = HTTPRefusal
 	client, conn := pair(t, l)
-	l.AwaitRequests(t.Context(), 0, wire.NewProblem(wire.CodeDraining, "retry", "the daemon is shutting down"))
+	l.AwaitRequests(t.Context(), 0, problem.New(wire.CodeDraining, "retry", "the daemon is shutting down"))
 	_, err := io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
 	require.NoError(t, err)
 	resp, err := http.ReadResponse(bufio.NewReader(client), nil)

@@ -42,6 +42,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -165,7 +166,7 @@ func (a *Account) usedUp(by string) *wire.Problem {
 
 func (a *Account) refuse(code wire.Code, remedy, detail string) *wire.Problem {
 	a.metrics.Limited.WithLabelValues("memory").Inc()
-	return wire.NewProblem(code, remedy, "%s", detail).Retry(time.Second)
+	return problem.New(code, remedy, "%s", detail).Retry(time.Second)
 }
 
 // fullFor is how long Admit refuses messages after MakeRoom has failed.

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -203,7 +204,7 @@ func New(version string) *Metrics {
 	for _, reason := range wire.GapReasons() {
 		m.Gaps.WithLabelValues(string(reason))
 	}
-	for code := range wire.Codes() {
+	for code := range problem.Codes() {
 		m.Refused.WithLabelValues(string(code))
 	}
 	fromZero(m.ConnectionsEnded, endings)

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -51,7 +52,7 @@ func TestAnEntryHasOnlyWhatApplies(t *testing.T) {
 	e := l.Begin()
 	e.Method, e.Route, e.Client, e.Agent = "GET", "/v1/sessions/{id}/poll", "192.0.2.1", strings.Repeat("é", 1000)+"\xff"
 	e.Wrote(7)
-	e.Refused(wire.NewProblem(wire.CodeStaleAck, "", ""))
+	e.Refused(problem.New(wire.CodeStaleAck, "", ""))
 	e.End()
 	l.Run(ended())
 	none, all := logged.All()[0].ContextMap(), logged.All()[1].ContextMap()

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -82,7 +83,7 @@ func TestAPublishContinuesTheTraceOfItsClient(t *testing.T) {
 func TestAFailedPublishNamesTheCodeAndNoText(t *testing.T) {
 	traces, spans := collect(TracesConfig{Sample: 1}, metrics.New("test"))
 	_, span := traces.Publish(t.Context(), "a")
-	span.End(wire.Published{}, wire.NewProblem(wire.CodeForbidden, "", "secret"))
+	span.End(wire.Published{}, problem.New(wire.CodeForbidden, "", "secret"))
 	_, span = traces.Publish(t.Context(), "a")
 	span.End(wire.Published{}, errors.New("secret"))
 	got := spans()

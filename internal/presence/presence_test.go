@@ -21,6 +21,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -338,7 +339,7 @@ func TestADrainTellsNoLeaves(t *testing.T) {
 	present(t, func(k *kit) {
 		k.enter("ann/", "chat.a")
 		w := k.watch("chat.a")
-		k.registry.BeginDrain(wire.NewProblem(wire.CodeDraining, "", "")).End(1)
+		k.registry.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(1)
 		k.wait(10)
 		require.Empty(k, w.follow())
 		require.Equal(k, "ann/", k.on("chat.a"))

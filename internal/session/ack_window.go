@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -80,10 +81,10 @@ func (s *Session) ackLocked(ack uint64) error {
 func (s *Session) checkAckLocked(ack uint64) error {
 	switch {
 	case ack < s.acked:
-		return wire.NewProblem(wire.CodeStaleAck, "if you have started no newer poll, open a session from your positions",
+		return problem.New(wire.CodeStaleAck, "if you have started no newer poll, open a session from your positions",
 			"ack=%d is below an earlier ack=%d", ack, s.acked)
 	case ack > s.sent:
-		return wire.NewProblem(wire.CodeAckBeyondSent, "send the number of frames that you have received in this session",
+		return problem.New(wire.CodeAckBeyondSent, "send the number of frames that you have received in this session",
 			"ack must be at most %d, the number of frames that this session has sent; got %d", s.sent, ack)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -88,7 +89,7 @@ func (c *change) check(remove []string) error {
 			return err
 		}
 		if c.added[start.Topic] {
-			return wire.NewProblem(wire.CodeInvalidRequest, "list each topic once", "topic %s is listed twice", wire.Quote(start.Topic))
+			return problem.New(wire.CodeInvalidRequest, "list each topic once", "topic %s is listed twice", wire.Quote(start.Topic))
 		}
 		c.added[start.Topic] = true
 		if wire.IsPattern(start.Topic) {
@@ -119,7 +120,7 @@ func (c *change) checkAllowedLocked(allowed func(g *auth.Grant, name string) boo
 	g := c.session.grant.Load()
 	for _, start := range c.add {
 		if allowed != nil && !allowed(g, start.Topic) {
-			return wire.NewProblem(wire.CodeForbidden, `renew the session first: send PATCH or {"auth":"…"} with a newer token`,
+			return problem.New(wire.CodeForbidden, `renew the session first: send PATCH or {"auth":"…"} with a newer token`,
 				"the session's current token does not permit subscribing to %s", wire.Quote(start.Topic))
 		}
 	}
@@ -128,18 +129,18 @@ func (c *change) checkAllowedLocked(allowed func(g *auth.Grant, name string) boo
 
 func checkName(name string) error {
 	if err := wire.CheckPattern(name); err != nil {
-		return wire.NewProblem(wire.CodeInvalidTopic, "see PROTOCOL.md for the rules of names", "%v", err)
+		return problem.New(wire.CodeInvalidTopic, "see PROTOCOL.md for the rules of names", "%v", err)
 	}
 	return nil
 }
 
 func tooManyPatterns(n int) error {
-	return wire.NewProblem(wire.CodeTooManySubscriptions, "use fewer patterns, or open more sessions",
+	return problem.New(wire.CodeTooManySubscriptions, "use fewer patterns, or open more sessions",
 		"a session can have at most %d patterns; got %d", maxPatterns, n)
 }
 
 func (s *Session) tooMany(n int) error {
-	return wire.NewProblem(wire.CodeTooManySubscriptions, "subscribe to fewer topics, or raise limits.subscriptions",
+	return problem.New(wire.CodeTooManySubscriptions, "subscribe to fewer topics, or raise limits.subscriptions",
 		"a session can have at most %d subscriptions; got %d", s.config().Subscriptions, n)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -72,7 +73,7 @@ func TestEventsHearOfSessions(t *testing.T) {
 		revokes = false
 		require.Equal(k, []string{"5 ann opened", "5 ann revoked"}, h.take())
 		open(Opening{})
-		r.BeginDrain(wire.NewProblem(wire.CodeDraining, "", "")).End(1)
+		r.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(1)
 		require.Equal(k, []string{"6 ann opened", "6 ann draining"}, h.take())
 		_, _, err = r.Open(context.Background(), Opening{}, now)
 		require.Error(k, err)

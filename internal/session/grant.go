@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -12,12 +13,12 @@ import (
 func (s *Session) Grant() *auth.Grant { return s.grant.Load() }
 
 var (
-	expiredProblem = wire.NewProblem(wire.CodeTokenExpired, "renew the session with PATCH and a new token, and then poll again",
+	expiredProblem = problem.New(wire.CodeTokenExpired, "renew the session with PATCH and a new token, and then poll again",
 		"the token of the session has expired")
-	revokedProblem = wire.NewProblem(wire.CodeSessionEnded, "get a new token, and open a session from your positions",
+	revokedProblem = problem.New(wire.CodeSessionEnded, "get a new token, and open a session from your positions",
 		"the credentials of the session were revoked")
-	endedByOperator       = wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions", "an operator ended the session")
-	revokedWithoutSession = wire.NewProblem(wire.CodeUnauthorized, "get a new token", "the credentials were revoked")
+	endedByOperator       = problem.New(wire.CodeSessionEnded, "open a session from your positions", "an operator ended the session")
+	revokedWithoutSession = problem.New(wire.CodeUnauthorized, "get a new token", "the credentials were revoked")
 )
 
 // Renew gives the session another grant of the same principal, if that renews the one it
@@ -47,7 +48,7 @@ func (s *Session) Renew(g *auth.Grant, allowed func(name string) bool) error {
 		}
 	}
 	if most := s.config().Subscriptions; len(s.notices) > most {
-		s.endLocked(wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, and poll between renewals",
+		s.endLocked(problem.New(wire.CodeSessionEnded, "open a session from your positions, and poll between renewals",
 			"renewals ended more than %d subscriptions that no poll has reported yet", most), endedTopics)
 	}
 	s.wakeLocked()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -65,7 +66,7 @@ func TestATokenExpiresWhileAPollWaits(t *testing.T) {
 		k.sweep(2 * time.Second)
 		waiting.wantProblem(wire.CodeTokenExpired)
 		_, err := k.tryPoll(s, 0, everything)
-		require.ErrorIs(k, err, wire.NewProblem(wire.CodeTokenExpired, "", ""))
+		require.ErrorIs(k, err, problem.New(wire.CodeTokenExpired, "", ""))
 		k.publish("a")
 		k.sweep(30 * time.Second)
 
@@ -73,7 +74,7 @@ func TestATokenExpiresWhileAPollWaits(t *testing.T) {
 		require.Equal(k, "a1", k.poll(s, 0), "nothing was lost while the token had expired")
 		k.sweep(61 * time.Second)
 		_, err = k.tryPoll(s, 1, everything)
-		require.ErrorIs(k, err, wire.NewProblem(wire.CodeSessionEnded, "", ""), "without a poll it ends as any session")
+		require.ErrorIs(k, err, problem.New(wire.CodeSessionEnded, "", ""), "without a poll it ends as any session")
 	})
 }
 
@@ -168,7 +169,7 @@ func TestRenewalsAreBounded(t *testing.T) {
 			}
 			require.LessOrEqual(k, len(s.notices), 3)
 		}
-		require.ErrorIs(k, err, wire.NewProblem(wire.CodeSessionEnded, "", ""))
+		require.ErrorIs(k, err, problem.New(wire.CodeSessionEnded, "", ""))
 	})
 }
 
@@ -179,7 +180,7 @@ func TestAChangeNeedsTheGrantOfTheSession(t *testing.T) {
 		s := k.openAs(weak, "a")
 		allowed := func(g *auth.Grant, name string) bool { return g != weak || name != "secret" }
 		_, err := s.Change(k.starts("b", "secret"), []string{"a"}, allowed)
-		require.ErrorIs(k, err, wire.NewProblem(wire.CodeForbidden, "", ""))
+		require.ErrorIs(k, err, problem.New(wire.CodeForbidden, "", ""))
 		require.Len(k, subscriptionsOf(s), 1)
 		require.False(k, k.broker.Has("b"))
 		_, err = s.Change(k.starts("b"), []string{"a"}, allowed)
@@ -211,7 +212,7 @@ func TestRevocationEndsSessions(t *testing.T) {
 		waiting.wantProblem(wire.CodeSessionEnded)
 		polls.wantProblem(wire.CodeUnauthorized)
 		_, err = k.tryPoll(idle, 0, everything)
-		require.ErrorIs(k, err, wire.NewProblem(wire.CodeSessionEnded, "", ""))
+		require.ErrorIs(k, err, problem.New(wire.CodeSessionEnded, "", ""))
 		k.publish("a")
 		others.wantFrames("a1")
 		require.InDelta(k, 2, testutil.ToFloat64(k.registry.metrics.SessionsEnded.WithLabelValues("revoked")), 0)
@@ -251,11 +252,11 @@ func TestARevokedGrantGetsNoSession(t *testing.T) {
 		older.Subject = "" // not revoked
 		s := k.openAs(older, "a")
 		revoke()
-		ended := wire.NewProblem(wire.CodeSessionEnded, "", "")
+		ended := problem.New(wire.CodeSessionEnded, "", "")
 		_, _, err := k.registry.Open(k.Context(), Opening{Grant: token(time.Minute), Topics: k.starts("a")}, time.Now())
 		require.ErrorIs(k, err, ended)
 		_, _, err = k.registry.OpenEphemeral(Opening{Grant: token(time.Minute), Topics: k.starts("a")}, time.Now())
-		require.ErrorIs(k, err, wire.NewProblem(wire.CodeUnauthorized, "", ""))
+		require.ErrorIs(k, err, problem.New(wire.CodeUnauthorized, "", ""))
 		time.Sleep(time.Second)
 		require.ErrorIs(k, s.Renew(token(time.Minute), anything), ended)
 		require.Zero(k, k.registry.List(10, ByLag, time.Now()).Open)

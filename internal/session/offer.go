@@ -6,6 +6,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -142,7 +143,7 @@ func (sub *subscription) fallBehindLocked() {
 }
 
 func tooSlow(topic string) *wire.Problem {
-	return wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, and read faster or subscribe to less",
+	return problem.New(wire.CodeSessionEnded, "open a session from your positions, and read faster or subscribe to less",
 		"the session fell behind on topic %s, whose policy is to end slow sessions", wire.Quote(topic))
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -34,7 +35,7 @@ func (p *pattern) Made(topic string) {
 		return
 	}
 	if s.checkRoomLocked(1) != nil {
-		s.endLocked(wire.NewProblem(wire.CodeSessionEnded,
+		s.endLocked(problem.New(wire.CodeSessionEnded,
 			"split the pattern over several sessions, or raise limits.subscriptions",
 			"pattern %s matches more topics than the %d subscriptions that a session can have", wire.Quote(p.name), s.config().Subscriptions), endedTopics)
 		return
@@ -42,7 +43,7 @@ func (p *pattern) Made(topic string) {
 	sub, err := s.joinExisting(wire.Start{Topic: topic, Every: s.everyLocked(topic)}, true)
 	switch {
 	case err != nil:
-		s.endLocked(wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions later",
+		s.endLocked(problem.New(wire.CodeSessionEnded, "open a session from your positions later",
 			"subscribing to a new topic that matches %s failed: %v", wire.Quote(p.name), err), endedTopics)
 	case sub != nil:
 		s.adoptLocked(sub)
@@ -96,7 +97,7 @@ func (c *change) followLocked(p *pattern, start wire.Start) error {
 	}
 	topics, ok := b.Matching(p.name, c.search)
 	if !ok {
-		return wire.NewProblem(wire.CodeTooManySubscriptions,
+		return problem.New(wire.CodeTooManySubscriptions,
 			"use a more specific pattern, especially in its first token, or raise limits.subscriptions",
 			"pattern %s matches more than %d topics, or too many must be searched", wire.Quote(p.name), s.config().Subscriptions)
 	}

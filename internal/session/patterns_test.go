@@ -12,6 +12,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -91,11 +92,11 @@ func TestASessionWithTooManyTopicsEnds(t *testing.T) {
 		require.Equal(k, "job.11 job.21", k.poll(s, 0))
 		waiting := k.park(s, 2)
 		k.publishN("job.3", 1)
-		problem := waiting.wantProblem(wire.CodeSessionEnded)
-		require.Contains(k, problem.Remedy, "limits.subscriptions")
-		require.Equal(k, []string{"job.*:0", "job.1:1", "job.2:1"}, texts(problem.Positions))
+		ended := waiting.wantProblem(wire.CodeSessionEnded)
+		require.Contains(k, ended.Remedy, "limits.subscriptions")
+		require.Equal(k, []string{"job.*:0", "job.1:1", "job.2:1"}, texts(ended.Positions))
 		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("job.*")}, time.Now())
-		require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
+		require.ErrorIs(k, err, problem.New(wire.CodeTooManySubscriptions, "", ""))
 		require.Empty(k, k.followers("job.1"), "what failed leaves nothing behind")
 	})
 }
@@ -270,7 +271,7 @@ func TestForgottenTopicsOfAResumedPatternTakeNoRoom(t *testing.T) {
 		require.Equal(k, "a.x2", k.poll(s, 0))
 		require.False(k, k.broker.Has("a.gone"))
 		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a.*@EPOCH:0", "a.x@EPOCH:1", "b")}, time.Now())
-		require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
+		require.ErrorIs(k, err, problem.New(wire.CodeTooManySubscriptions, "", ""))
 	})
 }
 
@@ -281,10 +282,10 @@ func TestPatternsAreBounded(t *testing.T) {
 			starts = append(starts, fmt.Sprintf("p%d.*", i))
 		}
 		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts(starts...)}, time.Now())
-		require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
+		require.ErrorIs(k, err, problem.New(wire.CodeTooManySubscriptions, "", ""))
 		s, _ := k.openAll(starts[1:]...)
 		_, err = s.Change(k.starts(starts[0]), nil, nil)
-		require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
+		require.ErrorIs(k, err, problem.New(wire.CodeTooManySubscriptions, "", ""))
 		require.Empty(k, k.followers("p0.x"))
 	})
 }
@@ -517,7 +518,7 @@ func TestATooBroadPatternIsRefused(t *testing.T) {
 		synctest.Wait()
 		for _, pattern := range []string{"*.*.never", "user.*.*", ">"} {
 			_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts(pattern)}, time.Now())
-			require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
+			require.ErrorIs(k, err, problem.New(wire.CodeTooManySubscriptions, "", ""))
 			require.ErrorContains(k, err, "limits.subscriptions")
 		}
 		k.openAll("user.7.*")

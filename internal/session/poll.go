@@ -6,6 +6,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -124,7 +125,7 @@ func (s *Session) mayReplaceLocked(a Arrival) error {
 
 func hasLeft(c Client) bool { return c != nil && c.Left() }
 
-var replacedProblem = wire.NewProblem(wire.CodePollReplaced, "do not poll again: the newer poll gets the messages",
+var replacedProblem = problem.New(wire.CodePollReplaced, "do not poll again: the newer poll gets the messages",
 	"a newer poll of this session replaced this one")
 
 // stopLocked ends the poll, once, with the given problem.

@@ -14,6 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -122,7 +123,7 @@ func (r *Registry) OpenEphemeral(o Opening, now time.Time) (*Session, []wire.Pos
 	if most := r.cfg.Load().MaxSessions; r.ephemeral.Add(1) > int64(most) {
 		r.ephemeral.Add(-1)
 		r.metrics.Limited.WithLabelValues(statelessSessions).Inc()
-		return nil, nil, wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.sessions",
+		return nil, nil, problem.New(wire.CodeOverloaded, "retry later, or raise limits.sessions",
 			"the daemon can have at most %d stateless polls and two-way connections", most).Retry(time.Second)
 	}
 	o.Ack = false
@@ -207,7 +208,7 @@ func (r *Registry) checkMemory(refused memory.Pressure) error {
 		return nil
 	}
 	r.metrics.Limited.WithLabelValues("memory").Inc()
-	return wire.NewProblem(wire.CodeOverloaded, "retry later, or give the daemon more memory (memory.budget, GOMEMLIMIT)",
+	return problem.New(wire.CodeOverloaded, "retry later, or give the daemon more memory (memory.budget, GOMEMLIMIT)",
 		"the daemon is short of memory and opens no more sessions").Retry(5 * time.Second)
 }
 
@@ -224,7 +225,7 @@ func (r *Registry) Get(id []byte) (*Session, error) {
 	case why != nil:
 		return nil, why
 	}
-	return nil, wire.NewProblem(wire.CodeSessionUnknown, "open a session from your positions",
+	return nil, problem.New(wire.CodeSessionUnknown, "open a session from your positions",
 		"no session has this id; it may have ended long ago")
 }
 
@@ -239,9 +240,9 @@ const (
 )
 
 var (
-	closedProblem = wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions",
+	closedProblem = problem.New(wire.CodeSessionEnded, "open a session from your positions",
 		"the session was closed by its client")
-	inactiveProblem = wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, and poll more often than inactivity_timeout_ms",
+	inactiveProblem = problem.New(wire.CodeSessionEnded, "open a session from your positions, and poll more often than inactivity_timeout_ms",
 		"the session had no poll within its inactivity timeout")
 )
 

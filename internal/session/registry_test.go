@@ -13,6 +13,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -83,7 +84,7 @@ func TestADrainGivesEveryPollItsPositions(t *testing.T) {
 		require.NoError(k, err)
 		statelessPoll := k.park(stateless, 0)
 
-		k.registry.BeginDrain(wire.NewProblem(wire.CodeDraining, "", "")).End(math.MaxInt)
+		k.registry.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(math.MaxInt)
 		require.Equal(k, []wire.Position{
 			{Topic: "a", Epoch: k.epoch, Offset: 2}, {Topic: "b", Epoch: k.epoch, Offset: 0},
 		}, parkedPoll.wantProblem(wire.CodeDraining).Positions)
@@ -127,7 +128,7 @@ type freeSlots struct{ free int }
 
 func (s *freeSlots) Enter(context.Context, *memory.Client) error {
 	if s.free == 0 {
-		return wire.NewProblem(wire.CodeOverloaded, "later", "full")
+		return problem.New(wire.CodeOverloaded, "later", "full")
 	}
 	s.free--
 	return nil
@@ -223,7 +224,7 @@ func TestGaugesSumAllSessions(t *testing.T) {
 	})
 }
 
-func draining() *wire.Problem { return wire.NewProblem(wire.CodeDraining, "", "") }
+func draining() *wire.Problem { return problem.New(wire.CodeDraining, "", "") }
 
 func (k *kit) countOpen() int {
 	var g metrics.Gauges

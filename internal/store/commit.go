@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -39,13 +40,13 @@ func (w *WAL) queue(a appended) error {
 	defer w.mu.Unlock()
 	switch {
 	case w.closed:
-		return wire.NewProblem(wire.CodeDraining, "retry later, or at another server", "the server is shutting down").Retry(time.Second)
+		return problem.New(wire.CodeDraining, "retry later, or at another server", "the server is shutting down").Retry(time.Second)
 	case w.hangsLocked():
 		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
 		return problemOf(errHangs)
 	case w.waiting > 0 && w.waiting+a.bytes > w.cfg.pendingBytes:
 		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
-		return wire.NewProblem(wire.CodeOverloaded, "retry after retry_after_ms",
+		return problem.New(wire.CodeOverloaded, "retry after retry_after_ms",
 			"messages arrive faster than the disk can store them").Retry(100 * time.Millisecond)
 	}
 	w.pending = append(w.pending, a)
@@ -174,7 +175,7 @@ func (w *WAL) encodeLocked(batch []appended, results []broker.Result) (b []byte,
 			}
 			var err error
 			if b, err = appendEntry(b, e, w.last, w.current.key); err != nil {
-				results[i].Err = wire.NewProblem(wire.CodeMessageTooLarge, "publish a smaller message", "the message is too large for the log")
+				results[i].Err = problem.New(wire.CodeMessageTooLarge, "publish a smaller message", "the message is too large for the log")
 				b = b[:whole]
 				continue
 			}
@@ -323,9 +324,9 @@ func problemOf(err error) *wire.Problem {
 		why = err.Error()
 	}
 	if errors.Is(err, errUnknown) {
-		return wire.NewProblem(wire.CodeInternal, "retry with the same idempotency key; the server's operator must check its disk",
+		return problem.New(wire.CodeInternal, "retry with the same idempotency key; the server's operator must check its disk",
 			"the outcome is unknown: the server cannot write to its disk: %s", why).Retry(time.Second)
 	}
-	return wire.NewProblem(wire.CodeOverloaded, "retry after retry_after_ms; the server's operator must check its disk",
+	return problem.New(wire.CodeOverloaded, "retry after retry_after_ms; the server's operator must check its disk",
 		"the server cannot write to its disk: %s", why).Retry(time.Second)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -282,7 +283,7 @@ func (c *Conversation) Overdue(now time.Time) Action {
 		return Action{Close: true}
 	case due.Equal(c.restDue):
 		c.server.metrics.Ended(metrics.SlowBody)
-		return c.End(wire.NewProblem(wire.CodeInvalidRequest, "send each command without pauses",
+		return c.End(problem.New(wire.CodeInvalidRequest, "send each command without pauses",
 			"the rest of a command did not arrive within %v", c.server.config().RestTimeout))
 	case c.asked.IsZero():
 		c.asked = now
@@ -297,5 +298,5 @@ func (c *Conversation) Overdue(now time.Time) Action {
 func maxCommand(messageBytes int) int { return max(1<<20, 2*messageBytes+64<<10) }
 
 func commandTooLarge(limit int) *wire.Problem {
-	return wire.NewProblem(wire.CodeMessageTooLarge, "send smaller commands", "a command must have at most %d bytes", limit)
+	return problem.New(wire.CodeMessageTooLarge, "send smaller commands", "a command must have at most %d bytes", limit)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -313,7 +314,7 @@ func TestTheRulesOfAConversation(t *testing.T) {
 		}, ""},
 		"an invalid command ends the connection": {socket, []step{
 			{0, receivesAll(command), "command({})", never},
-			{0, replies(nil, wire.NewProblem(wire.CodeInvalidRequest, "", "")), "end(invalid_request) bye", never},
+			{0, replies(nil, problem.New(wire.CodeInvalidRequest, "", "")), "end(invalid_request) bye", never},
 			{0, receivesAll(command), "", never},
 		}, ""},
 		"the client does not get the details of a failure": {tcp, []step{
@@ -322,9 +323,9 @@ func TestTheRulesOfAConversation(t *testing.T) {
 		}, ""},
 		"a session that ends while a command waits": {socket, []step{
 			{0, receivesAll(command), "command({})", never},
-			{sec, ends(wire.NewProblem(wire.CodeSessionEnded, "", "")), "end(session_ended) bye", never},
+			{sec, ends(problem.New(wire.CodeSessionEnded, "", "")), "end(session_ended) bye", never},
 			{2 * sec, replies(&wire.Reply{Ref: new(uint64(7))}, nil), "", never},
-			{2 * sec, ends(wire.NewProblem(wire.CodeDraining, "", "")), "", never},
+			{2 * sec, ends(problem.New(wire.CodeDraining, "", "")), "", never},
 		}, ""},
 		"a client that closes gets its own code": {socket, []step{
 			{0, receivesAll(frameOf(fin|closing, "\x0f\xa0because")), "bye", never},
@@ -352,7 +353,7 @@ func TestTheRulesOfAConversation(t *testing.T) {
 		}, ""},
 		"the client gets the problem of a failed opening": {unopened, []step{
 			{0, receivesAll(item), "command(" + string(item) + ")", never},
-			{sec, ends(wire.NewProblem(wire.CodeInvalidTopic, "", "")), "end(invalid_topic)", never},
+			{sec, ends(problem.New(wire.CodeInvalidTopic, "", "")), "end(invalid_topic)", never},
 			{sec, wrote, "", 2 * sec},
 		}, ""},
 		"a command that takes too much memory ends it": {cramped, []step{
@@ -444,7 +445,7 @@ func TestAConversationCountsWhatItHolds(t *testing.T) {
 			require.EqualValues(t, begin+rest-16<<10, account.Of(memory.Unfinished), "it may wait long for its turn")
 			c.Reply(nil, nil, opened)
 		},
-		"it ends":         func(c *Conversation) { c.End(wire.NewProblem(wire.CodeDraining, "", "")) },
+		"it ends":         func(c *Conversation) { c.End(problem.New(wire.CodeDraining, "", "")) },
 		"it is closed":    (*Conversation).Close,
 		"the client ends": func(c *Conversation) { c.Receive(frameOf(fin|closing, ""), opened) },
 	} {

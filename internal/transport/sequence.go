@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -36,7 +37,7 @@ func (s *sequence) Read(b []byte) (n int, in incoming, err error) {
 	length, err := s.scan.Next(all)
 	switch {
 	case err != nil:
-		return 0, incoming{}, wire.NewProblem(wire.CodeInvalidRequest, "send a CBOR sequence (RFC 8742)", "the bytes cannot be read as CBOR: %v", err)
+		return 0, incoming{}, problem.New(wire.CodeInvalidRequest, "send a CBOR sequence (RFC 8742)", "the bytes cannot be read as CBOR: %v", err)
 	case len(all) > s.most && (length == 0 || length > s.most):
 		return 0, incoming{}, commandTooLarge(s.most)
 	case length == 0:

@@ -12,6 +12,7 @@ import (
 	"github.com/gobwas/ws/wsflate"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -140,7 +141,7 @@ func (s *socket) readHead(b []byte) (int, error) {
 	case head.OpCode.IsControl():
 		s.control = s.control[:0]
 	case head.OpCode != ws.OpContinuation && head.OpCode != s.kind:
-		return 0, wire.NewProblem(wire.CodeInvalidRequest, "send text messages with format=json, binary messages with format=cbor", "the command arrived in the wrong type of WebSocket message")
+		return 0, problem.New(wire.CodeInvalidRequest, "send text messages with format=json, binary messages with format=cbor", "the command arrived in the wrong type of WebSocket message")
 	case head.Length > int64(s.most-len(s.message)):
 		return 0, commandTooLarge(s.most)
 	}
@@ -149,7 +150,7 @@ func (s *socket) readHead(b []byte) (int, error) {
 }
 
 func badSocket(err error) *wire.Problem {
-	return wire.NewProblem(wire.CodeInvalidRequest, "use a WebSocket client that follows RFC 6455", "the bytes are not valid WebSocket frames: %v", err)
+	return problem.New(wire.CodeInvalidRequest, "use a WebSocket client that follows RFC 6455", "the bytes are not valid WebSocket frames: %v", err)
 }
 
 // frameEnded handles a complete frame.
@@ -257,7 +258,7 @@ func inflate(message []byte, most, earned, quick int) ([]byte, error) {
 	case len(all) > most:
 		return nil, commandTooLarge(most)
 	case len(all) > earned:
-		return nil, wire.NewProblem(wire.CodeMessageTooLarge, "send smaller commands, turn off compression, or publish by POST",
+		return nil, problem.New(wire.CodeMessageTooLarge, "send smaller commands, turn off compression, or publish by POST",
 			"a command of %d bytes inflates to more than %d", len(message), earned)
 	}
 	return all, nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fxamacker/cbor/v2"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -125,7 +126,7 @@ func (f *fakeServer) poll(w http.ResponseWriter, r *http.Request, name string) {
 }
 
 func refuse(w http.ResponseWriter, code wire.Code) {
-	p := wire.NewProblem(code, "", "as told")
+	p := problem.New(code, "", "as told")
 	w.Header().Set("Content-Type", wire.ProblemType)
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/loadtest/webhook"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -180,12 +181,12 @@ func TestARefusalIsTheApplications(t *testing.T) {
 	p := a.ledger.payloads
 	no, yes := a.thought(refuses), a.thought(lets)
 	forbidden := func(id identity) *wire.Problem {
-		return wire.NewProblem(wire.CodeForbidden, "change it", "%s", refusal(id))
+		return problem.New(wire.CodeForbidden, "change it", "%s", refusal(id))
 	}
 	require.True(t, wasForbidden(p, no, forbidden(no)))
 	require.False(t, wasForbidden(p, yes, forbidden(yes)))
 	require.False(t, wasForbidden(p, no, forbidden(yes)))
-	require.False(t, wasForbidden(p, no, wire.NewProblem(wire.CodeLimited, "", "%s", refusal(no))))
+	require.False(t, wasForbidden(p, no, problem.New(wire.CodeLimited, "", "%s", refusal(no))))
 }
 
 // What the application refuses was not taken, answer or no, and is not seen later.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/loadtest/child"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -49,7 +50,7 @@ func (w *world) eager(t *testing.T) *eager {
 }
 
 func comeLater(code wire.Code, after int64) *wire.Problem {
-	p := wire.NewProblem(code, "wait", "too much")
+	p := problem.New(code, "wait", "too much")
 	p.RetryAfterMS = after
 	return p
 }
@@ -111,7 +112,7 @@ func TestWhoHeedsARefusalAndIsNotServedIsAFault(t *testing.T) {
 func TestWhoFindsNobodyComesAgain(t *testing.T) {
 	w := newPressed(t, func(n int64) *wire.Problem {
 		if n <= mostRefusals/5 {
-			return wire.NewProblem(wire.CodeDraining, "elsewhere", "going away")
+			return problem.New(wire.CodeDraining, "elsewhere", "going away")
 		}
 		return nil
 	})

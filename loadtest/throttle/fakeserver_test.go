@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/loadtest/webhook"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -122,7 +123,7 @@ func (f *fakeServer) enter(w http.ResponseWriter, r *http.Request, places chan s
 }
 
 func refuse(w http.ResponseWriter, ms int64) {
-	p := wire.NewProblem(wire.CodeOverloaded, "come again", "no place")
+	p := problem.New(wire.CodeOverloaded, "come again", "no place")
 	p.RetryAfterMS = ms
 	w.Header().Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10))
 	w.WriteHeader(p.Status)

@@ -12,6 +12,7 @@ import (
 	"github.com/gobwas/ws"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -72,7 +73,7 @@ func TestAWebSocketThatDoesNotGetThroughIsGivenUpForAStream(t *testing.T) {
 		"426": {status(426), 0},
 		"502": {status(502), 0},
 		"a daemon without": {func(w http.ResponseWriter, _ *http.Request) {
-			refuse(w, wire.NewProblem(wire.CodeNotFound, "", "no such path"))
+			refuse(w, problem.New(wire.CodeNotFound, "", "no such path"))
 		}, 0},
 		"broken off": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0},
 		"the answer to another": {func(w http.ResponseWriter, r *http.Request) {
@@ -212,7 +213,7 @@ func TestAutoDoesNotGiveUpWhatTheDaemonPutsOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		overloaded := wire.NewProblem(wire.CodeOverloaded, "", "too much")
+		overloaded := problem.New(wire.CodeOverloaded, "", "too much")
 		overloaded.RetryAfterMS = 60_000
 		refuseOnce(f, isStream, overloaded)
 		f.down = true
@@ -230,7 +231,7 @@ func TestAutoTellsARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		var asked atomic.Int64
-		forbidden := wire.NewProblem(wire.CodeForbidden, "", "not you")
+		forbidden := problem.New(wire.CodeForbidden, "", "not you")
 		f.script = func(w http.ResponseWriter, _ *http.Request) bool {
 			asked.Add(1)
 			refuse(w, forbidden)

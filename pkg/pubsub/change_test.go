@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -141,7 +142,7 @@ func TestARefusedChangeLeavesAllAsItWas(t *testing.T) {
 		s := subscribe(t, c, []wire.Start{Now("a")}, w.options...)
 		synctest.Wait()
 		f.set(func() {
-			refuseOnce(f, changes, wire.NewProblem(wire.CodeForbidden, "", "not b"))
+			refuseOnce(f, changes, problem.New(wire.CodeForbidden, "", "not b"))
 		})
 		_, err := s.Change(t.Context(), []wire.Start{Now("b")}, []string{"a"})
 		problem := (*wire.Problem)(nil)
@@ -249,7 +250,7 @@ func TestAChangeAnsweredLaterHoldsNothingUp(t *testing.T) {
 		c := serveFake(t, f)
 		s := subscribe(t, c, []wire.Start{Now("a")}, w.options...)
 		synctest.Wait()
-		overloaded := wire.NewProblem(wire.CodeOverloaded, "", "too many topics")
+		overloaded := problem.New(wire.CodeOverloaded, "", "too many topics")
 		overloaded.RetryAfterMS = 60_000
 		f.set(func() {
 			refuseOnce(f, changes, overloaded)

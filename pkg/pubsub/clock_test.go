@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -107,7 +108,7 @@ func TestASuspendEndsAWait(t *testing.T) {
 		f := newFake()
 		var wall jumpingClock
 		c := serveFake(t, f, wall.option())
-		overloaded := wire.NewProblem(wire.CodeOverloaded, "", "too much")
+		overloaded := problem.New(wire.CodeOverloaded, "", "too much")
 		overloaded.RetryAfterMS = 600_000
 		refuseOnce(f, changes, overloaded)
 		s := subscribe(t, c, []wire.Start{After(position(t, "a@k3:0"))}, Stateless())

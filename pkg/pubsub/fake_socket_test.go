@@ -15,6 +15,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"github.com/gobwas/ws"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	wirecbor "github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -138,7 +139,7 @@ func (connWriter) WriteHeader(int)     {}
 func (f *fake) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	starts, err := startsOf(r)
 	if err != nil {
-		refuse(w, wire.NewProblem(wire.CodeInvalidTopic, "", "%v", err))
+		refuse(w, problem.New(wire.CodeInvalidTopic, "", "%v", err))
 		return
 	}
 	conn, buffered, _, err := ws.UpgradeHTTP(r, w)

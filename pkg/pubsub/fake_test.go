@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -81,7 +82,7 @@ func newFake() *fake {
 		sessions: map[string]*fakeSession{},
 		limits: wire.Limits{PollTimeoutMS: 25_000, HeartbeatMS: 15_000, InactivityTimeoutMS: 60_000, MaxOutputDelayMS: 200,
 			AnswerFrames: 1000, AnswerBytes: 1 << 20, Queue: 32, Unacked: 1024, Subscriptions: 1000, MessageBytes: 64 << 10},
-		endsWith: wire.NewProblem(wire.CodeSessionEnded, "", "it was inactive"),
+		endsWith: problem.New(wire.CodeSessionEnded, "", "it was inactive"),
 		cut:      func(int) int { return -1 },
 	}
 	f.mux = f.newMux()
@@ -300,7 +301,7 @@ func (f *fake) servePublish(w http.ResponseWriter, r *http.Request) {
 	}
 	if key := r.Header.Get("Idempotency-Key"); key != "" {
 		if m.ID, err = strconv.Unquote(key); err != nil {
-			refuse(w, wire.NewProblem(wire.CodeInvalidRequest, "", "%v", err))
+			refuse(w, problem.New(wire.CodeInvalidRequest, "", "%v", err))
 			return
 		}
 	}
@@ -324,13 +325,13 @@ func (f *fake) addOnce(topic string, m wire.Message) wire.Published {
 func (f *fake) serveMany(w http.ResponseWriter, r *http.Request) {
 	var items []wire.PublishItem
 	if err := json.NewDecoder(r.Body).Decode(&items); err != nil {
-		refuse(w, wire.NewProblem(wire.CodeInvalidRequest, "", "%v", err))
+		refuse(w, problem.New(wire.CodeInvalidRequest, "", "%v", err))
 		return
 	}
 	results := make([]wire.PublishResult, len(items))
 	for i, item := range items {
 		if item.Topic == "refused" {
-			results[i].Problem = wire.NewProblem(wire.CodeForbidden, "", "refused")
+			results[i].Problem = problem.New(wire.CodeForbidden, "", "refused")
 			continue
 		}
 		m := wire.Message{Type: item.Type, Data: item.Data, Key: item.Key}
@@ -355,7 +356,7 @@ func (f *fake) serveMany(w http.ResponseWriter, r *http.Request) {
 func (f *fake) serveOpen(w http.ResponseWriter, r *http.Request) {
 	var request wire.OpenRequest
 	if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
-		refuse(w, wire.NewProblem(wire.CodeInvalidRequest, "", "%v", err))
+		refuse(w, problem.New(wire.CodeInvalidRequest, "", "%v", err))
 		return
 	}
 	f.mu.Lock()
@@ -386,9 +387,9 @@ func (f *fake) sessionLocked(id string) (*fakeSession, *wire.Problem) {
 	s := f.sessions[id]
 	switch {
 	case s == nil:
-		return nil, wire.NewProblem(wire.CodeSessionUnknown, "", "no such session")
+		return nil, problem.New(wire.CodeSessionUnknown, "", "no such session")
 	case s.ended:
-		return nil, wire.NewProblem(wire.CodeSessionEnded, "", "it was inactive")
+		return nil, problem.New(wire.CodeSessionEnded, "", "it was inactive")
 	}
 	return s, nil
 }
@@ -396,7 +397,7 @@ func (f *fake) sessionLocked(id string) (*fakeSession, *wire.Problem) {
 func (f *fake) servePatch(w http.ResponseWriter, r *http.Request) {
 	var request wire.ChangeRequest
 	if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
-		refuse(w, wire.NewProblem(wire.CodeInvalidRequest, "", "%v", err))
+		refuse(w, problem.New(wire.CodeInvalidRequest, "", "%v", err))
 		return
 	}
 	f.mu.Lock()
@@ -427,11 +428,11 @@ func (s *fakeSession) ackLocked(text string) *wire.Problem {
 	ack, err := strconv.ParseUint(text, 10, 64)
 	switch {
 	case err != nil:
-		return wire.NewProblem(wire.CodeInvalidRequest, "", "%v", err)
+		return problem.New(wire.CodeInvalidRequest, "", "%v", err)
 	case ack < s.acked:
-		return wire.NewProblem(wire.CodeStaleAck, "", "ack %d is below %d", ack, s.acked)
+		return problem.New(wire.CodeStaleAck, "", "ack %d is below %d", ack, s.acked)
 	case ack > s.acked+uint64(len(s.unacked)):
-		return wire.NewProblem(wire.CodeAckBeyondSent, "", "ack %d", ack)
+		return problem.New(wire.CodeAckBeyondSent, "", "ack %d", ack)
 	}
 	s.unacked = s.unacked[ack-s.acked:]
 	s.acked = ack
@@ -498,14 +499,14 @@ func (f *fake) stateless(w http.ResponseWriter, r *http.Request) (a *fakeAnswer,
 	for _, text := range r.URL.Query()["topic"] {
 		start, err := wire.ParseStart(text)
 		if err != nil {
-			refuse(w, wire.NewProblem(wire.CodeInvalidTopic, "", "%v", err))
+			refuse(w, problem.New(wire.CodeInvalidTopic, "", "%v", err))
 			return nil, false
 		}
 		request.Topics = append(request.Topics, start)
 	}
 	if r.Method == http.MethodPost {
 		if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
-			refuse(w, wire.NewProblem(wire.CodeInvalidRequest, "", "%v", err))
+			refuse(w, problem.New(wire.CodeInvalidRequest, "", "%v", err))
 			return nil, false
 		}
 	}
@@ -580,7 +581,7 @@ func (a *fakeAnswer) wait(limit int, d time.Duration) ([]wire.Content, error) {
 		case <-a.r.Context().Done():
 			return nil, a.r.Context().Err()
 		case <-a.replaced:
-			return nil, wire.NewProblem(wire.CodePollReplaced, "", "by a newer one")
+			return nil, problem.New(wire.CodePollReplaced, "", "by a newer one")
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"sync"
 	"time"
 
@@ -106,7 +107,9 @@ func newLoop(c *Client, s *Subscription, options subscribeOptions) *loop {
 }
 
 // errNoRight ends a subscription when its last topic has ended with a gap, forbidden.
-var errNoRight = wire.NewProblem(wire.CodeForbidden, "", "the new token permits none of the topics")
+var errNoRight = &wire.Problem{
+	Title: "Forbidden", Status: http.StatusForbidden, Code: wire.CodeForbidden, Detail: "the new token permits none of the topics",
+}
 
 // errGoexit is what ends a subscription whose callback has ended the loop's goroutine.
 var errGoexit = errors.New("a callback called runtime.Goexit, as FailNow of a test does")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -107,7 +108,7 @@ func TestARefusedStatelessChangeLeavesAllAsItWas(t *testing.T) {
 			f.script = func(w http.ResponseWriter, r *http.Request) bool {
 				forbidden := strings.Contains(r.URL.RawQuery, "topic=b")
 				if forbidden {
-					refuse(w, wire.NewProblem(wire.CodeForbidden, "", "not b"))
+					refuse(w, problem.New(wire.CodeForbidden, "", "not b"))
 				}
 				return forbidden
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -79,7 +80,7 @@ func answerPublish(f *fake, answer http.HandlerFunc) *[]time.Time {
 
 func later(code wire.Code, retryAfterMS int64) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		p := wire.NewProblem(code, "", "later")
+		p := problem.New(code, "", "later")
 		p.RetryAfterMS = retryAfterMS
 		refuse(w, p)
 	}

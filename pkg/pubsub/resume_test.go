@@ -13,6 +13,7 @@ import (
 	"github.com/gobwas/ws"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -67,7 +68,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	inEveryWay(t, func(t *testing.T, w way) {
 		f := newFake()
 		c := serveFake(t, f)
-		overloaded := wire.NewProblem(wire.CodeOverloaded, "", "too much")
+		overloaded := problem.New(wire.CodeOverloaded, "", "too much")
 		overloaded.RetryAfterMS = 42_000
 		times := refuseOnce(f, func(r *http.Request) bool { return r.Method != http.MethodDelete }, overloaded)
 		var waited waits
@@ -89,7 +90,7 @@ func TestADaemonThatDrainsIsLeftAsItAsks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
 				c := serveFake(t, f)
-				draining := wire.NewProblem(wire.CodeDraining, "", "going away")
+				draining := problem.New(wire.CodeDraining, "", "going away")
 				draining.RetryAfterMS = 7_000
 				drained := false
 				f.script = func(w http.ResponseWriter, r *http.Request) bool {
@@ -149,7 +150,7 @@ func TestARefusalEndsTheSubscription(t *testing.T) {
 	inEveryWay(t, func(t *testing.T, w way) {
 		f := newFake()
 		c := serveFake(t, f)
-		unauthorized := wire.NewProblem(wire.CodeUnauthorized, "", "who are you?")
+		unauthorized := problem.New(wire.CodeUnauthorized, "", "who are you?")
 		always := func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method == http.MethodDelete {
 				return false

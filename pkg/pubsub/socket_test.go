@@ -9,6 +9,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestRepliesToOthersAreNotOurs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := wire.Position{Topic: "a", Epoch: "k3"}
-		forbidden := wire.NewProblem(wire.CodeForbidden, "", "not you")
+		forbidden := problem.New(wire.CodeForbidden, "", "not you")
 		c, err := New("http://daemon", WithTCPAddr("daemon:8082", nil), dialsTo(t, func(conn net.Conn) {
 			items := cbor.NewDecoder(conn)
 			var asked any

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -80,7 +81,7 @@ func TestAnEndWithoutAHelloIsRetried(t *testing.T) {
 				return false
 			}
 			w.Header().Set("Content-Type", "text/event-stream")
-			overloaded := wire.NewProblem(wire.CodeOverloaded, "", "too much")
+			overloaded := problem.New(wire.CodeOverloaded, "", "too much")
 			overloaded.RetryAfterMS = 7_000
 			_, _ = w.Write(encodeEvent(wire.Content{End: overloaded}))
 			return true

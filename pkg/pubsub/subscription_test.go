@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -263,7 +264,7 @@ func TestASessionThatIsLostIsReopened(t *testing.T) {
 						return false
 					}
 					refused = true
-					refuse(w, wire.NewProblem(code, "", "as told"))
+					refuse(w, problem.New(code, "", "as told"))
 					return true
 				}
 				began := time.Now()

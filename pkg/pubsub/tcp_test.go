@@ -15,6 +15,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -54,7 +55,7 @@ func TestWhatATCPConnectionBeginsWith(t *testing.T) {
 		var said map[string]any
 		c, err := New("http://daemon", WithTCPAddr("daemon:8082", nil), dialsTo(t, func(conn net.Conn) {
 			_ = cbor.NewDecoder(conn).Decode(&said)
-			_, _ = conn.Write(wire.Content{End: wire.NewProblem(wire.CodeForbidden, "", "not you")}.AppendCBOR(nil))
+			_, _ = conn.Write(wire.Content{End: problem.New(wire.CodeForbidden, "", "not you")}.AppendCBOR(nil))
 		}))
 		require.NoError(t, err)
 		_, err = c.Subscribe(t.Context(), []wire.Start{Oldest("a"), Paced(Now("b"), time.Second)}, WithTransport(TCP), WithoutOwn("tab:7"))

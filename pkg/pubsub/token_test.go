@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -27,7 +28,7 @@ func newGate(t *testing.T) *gate {
 		body, _ := io.ReadAll(r.Body)
 		g.came = append(g.came, r.Header.Get("Authorization")+" "+string(body))
 		if r.Header.Get("Authorization") != "Bearer new" {
-			refuse(w, wire.NewProblem(wire.CodeTokenExpired, "", "it is old"))
+			refuse(w, problem.New(wire.CodeTokenExpired, "", "it is old"))
 			return
 		}
 		_, _ = io.WriteString(w, `{"position":"a@k3:1","time":1}`)
@@ -139,7 +140,7 @@ func TestAClientWithoutATokenReconnectsWhenItIsRefused(t *testing.T) {
 			}
 			refused := !opens && r.Method != http.MethodDelete && (refusesAll || r.RemoteAddr == first)
 			if refused {
-				refuse(w, wire.NewProblem(wire.CodeTokenExpired, "", "it is old"))
+				refuse(w, problem.New(wire.CodeTokenExpired, "", "it is old"))
 			}
 			return refused
 		}
@@ -162,7 +163,7 @@ func TestAConnectionWithoutATokenIsReopenedWhenItExpires(t *testing.T) {
 	for _, transport := range []Transport{WebSocket, TCP} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake()
-			f.endsWith = wire.NewProblem(wire.CodeTokenExpired, "", "it is old")
+			f.endsWith = problem.New(wire.CodeTokenExpired, "", "it is old")
 			s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(transport))
 			f.endSessions()
 			f.publish("a", 1)
@@ -170,7 +171,7 @@ func TestAConnectionWithoutATokenIsReopenedWhenItExpires(t *testing.T) {
 			f.set(func() {
 				require.Equal(t, []int{2, 0}, []int{f.opened, f.patches})
 				f.script = func(w http.ResponseWriter, _ *http.Request) bool {
-					refuse(w, wire.NewProblem(wire.CodeUnauthorized, "", "no certificate"))
+					refuse(w, problem.New(wire.CodeUnauthorized, "", "no certificate"))
 					return true
 				}
 			})

@@ -88,7 +88,7 @@ func TestLimitsMembers(t *testing.T) {
 
 func TestReplies(t *testing.T) {
 	ref := uint64(7)
-	problem := NewProblem(CodeOverloaded, "later", "too much")
+	problem := &Problem{Title: "Service Unavailable", Status: 503, Code: CodeOverloaded, Detail: "too much", Remedy: "later"}
 	for _, tt := range []struct {
 		reply Reply
 		line  string

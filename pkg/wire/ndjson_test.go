@@ -20,7 +20,7 @@ func answer() []byte {
 	b = Content{}.AppendJSON(b)
 	b = appendGap(b, someGap(GapEvicted))
 	b = appendMessage(b, &Message{Position: someTopic, Type: "text/plain", Data: []byte("h\u00e9\n")})
-	return Content{End: NewProblem(CodeDraining, "", "")}.AppendJSON(b)
+	return Content{End: &Problem{Title: "Service Unavailable", Status: 503, Code: CodeDraining}}.AppendJSON(b)
 }
 
 // readAll returns the contents up to the error that ends them.

@@ -2,8 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"maps"
-	"net/http"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -28,7 +26,7 @@ type Problem struct {
 // Code names a kind of problem. The list is frozen; it only grows.
 type Code string
 
-// The codes. Each has one status; see statuses.
+// The codes. Each has one status; see PROTOCOL.md.
 const (
 	CodeInvalidRequest       Code = "invalid_request"        // a member, parameter or header is wrong
 	CodeInvalidTopic         Code = "invalid_topic"          // a topic's name breaks the rules
@@ -58,57 +56,6 @@ const (
 	CodeHookFailed           Code = "hook_failed"            // the application gave no valid answer about the message or subscription; retry later
 	CodeInternal             Code = "internal"               // a fault of the daemon
 )
-
-var statuses = map[Code]int{
-	CodeInvalidRequest:       http.StatusBadRequest,
-	CodeInvalidTopic:         http.StatusBadRequest,
-	CodeInvalidPosition:      http.StatusBadRequest,
-	CodeInvalidBody:          http.StatusBadRequest,
-	CodeAckBeyondSent:        http.StatusBadRequest,
-	CodeTooManySubscriptions: http.StatusBadRequest,
-	CodeReservedTopic:        http.StatusForbidden,
-	CodeUnauthorized:         http.StatusUnauthorized,
-	CodeTokenExpired:         http.StatusUnauthorized,
-	CodeForbidden:            http.StatusForbidden,
-	CodeNotFound:             http.StatusNotFound,
-	CodeTopicUnknown:         http.StatusNotFound,
-	CodeSessionUnknown:       http.StatusNotFound,
-	CodeMethodNotAllowed:     http.StatusMethodNotAllowed,
-	CodeNotAcceptable:        http.StatusNotAcceptable,
-	CodeStaleAck:             http.StatusConflict,
-	CodePollReplaced:         http.StatusConflict,
-	CodeSessionEnded:         http.StatusGone,
-	CodeMessageTooLarge:      http.StatusRequestEntityTooLarge,
-	CodeWrongHost:            http.StatusMisdirectedRequest,
-	CodeUnsupportedType:      http.StatusUnsupportedMediaType,
-	CodeIdempotencyMismatch:  http.StatusUnprocessableEntity,
-	CodeLimited:              http.StatusTooManyRequests,
-	CodeOverloaded:           http.StatusServiceUnavailable,
-	CodeDraining:             http.StatusServiceUnavailable,
-	CodeHookFailed:           http.StatusServiceUnavailable,
-	CodeInternal:             http.StatusInternalServerError,
-}
-
-// Codes returns every code with its status.
-func Codes() map[Code]int {
-	return maps.Clone(statuses)
-}
-
-// NewProblem returns a problem with the status and title of its code. It panics on an
-// unknown code.
-func NewProblem(code Code, remedy, detail string, args ...any) *Problem {
-	status, ok := statuses[code]
-	if !ok {
-		panic("BUG: problem code " + string(code) + " is not listed")
-	}
-	return &Problem{
-		Title:  http.StatusText(status),
-		Status: status,
-		Code:   code,
-		Detail: fmt.Sprintf(detail, args...),
-		Remedy: remedy,
-	}
-}
 
 // Retry sets the time after which the client may retry, in milliseconds, rounded up, and
 // returns p.
