@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -187,7 +188,7 @@ func TestNoAcknowledgedRevocationIsLost(t *testing.T) {
 	s = serveProcess(t, i.args...)
 	status, text := s.send("GET", s.admin+"/revocations?limit=1000", keyOfOperators, "")
 	require.Equal(t, http.StatusOK, status, text)
-	var list wire.RevocationList
+	var list auth.RevocationList
 	require.NoError(t, json.Unmarshal([]byte(text), &list))
 	held := map[string]bool{}
 	for _, v := range list.Revocations {

@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -47,11 +48,11 @@ func (a *App) endSession(number uint64) (wire.RevokeResult, error) {
 }
 
 // ListRevocations returns the revocations that a query asks for.
-func (a *App) ListRevocations(rawQuery string, now time.Time) (wire.RevocationList, *wire.Problem) {
+func (a *App) ListRevocations(rawQuery string, now time.Time) (auth.RevocationList, *wire.Problem) {
 	q := parseQuery(rawQuery)
 	n := q.pageSize()
 	if refused, wrong := errors.AsType[*wire.Problem](q.err); wrong {
-		return wire.RevocationList{}, refused
+		return auth.RevocationList{}, refused
 	}
 	return a.cfg.Revocations.List(n, now), nil
 }

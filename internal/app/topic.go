@@ -11,6 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -108,7 +109,7 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 }
 
 // Presence calls answer with who is on a topic.
-func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(found wire.Presence, leave func()) error) error {
+func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(found presence.List, leave func()) error) error {
 	var s slot
 	return a.readLong(ctx, &c, s.ofReads(), func() error { return a.mayReadPresence(&c, topic) }, func() error {
 		found, err := a.cfg.Presence.List(topic, time.Now())

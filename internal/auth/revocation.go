@@ -196,7 +196,7 @@ func (r *Revocations) readLine(line []byte) error {
 	if sum != checksum([]byte(text)) {
 		return errors.New("the line is damaged: its checksum is wrong")
 	}
-	var v wire.Revocation
+	var v Revocation
 	if err := json.Unmarshal([]byte(text), &v); err != nil || (v.Subject == "") == (v.TokenID == "") {
 		return errors.New("the line is not a revocation")
 	}
@@ -211,7 +211,7 @@ func checksum(text []byte) string {
 
 // lineOf returns a line of the file.
 func lineOf(t timedRevokee) []byte {
-	text, err := json.Marshal(wire.Revocation{Subject: t.subject, TokenID: t.tokenID, Time: t.time})
+	text, err := json.Marshal(Revocation{Subject: t.subject, TokenID: t.tokenID, Time: t.time})
 	if err != nil {
 		panic("BUG: a revocation does not marshal: " + err.Error())
 	}
@@ -463,9 +463,26 @@ func (r *Revocations) Revoked(g *Grant) bool {
 	return ok && g.Issued.UnixMilli() <= at
 }
 
+// RevocationList answers GET /revocations?limit= on the admin listener: the newest
+// revocations, the newest first, and the number of all.
+type RevocationList struct {
+	Held        int          `json:"held"` // revocations, listed or not
+	Most        int          `json:"most"` // that the daemon holds; 0: it has no file for them
+	Revocations []Revocation `json:"revocations"`
+}
+
+// A Revocation refuses the tokens of Subject that were issued up to Time, or the token
+// TokenID. One of the two is set.
+type Revocation struct {
+	Subject string `json:"subject,omitempty"`
+	TokenID string `json:"token_id,omitempty"`
+	Time    int64  `json:"time"`            // Unix milliseconds
+	Until   int64  `json:"until,omitempty"` // when it is dropped, because what it refuses has expired; Unix milliseconds; 0: never
+}
+
 // List returns the newest n revocations, the newest first, and how many there are.
-func (r *Revocations) List(n int, now time.Time) wire.RevocationList {
-	list := wire.RevocationList{Revocations: []wire.Revocation{}}
+func (r *Revocations) List(n int, now time.Time) RevocationList {
+	list := RevocationList{Revocations: []Revocation{}}
 	if r == nil {
 		return list
 	}
@@ -474,7 +491,7 @@ func (r *Revocations) List(n int, now time.Time) wire.RevocationList {
 	list.Held, list.Most = len(all), r.most
 	for i := len(all) - 1; i >= 0 && len(list.Revocations) < n; i-- {
 		t := all[i]
-		revoked := wire.Revocation{Subject: t.subject, TokenID: t.tokenID, Time: t.time}
+		revoked := Revocation{Subject: t.subject, TokenID: t.tokenID, Time: t.time}
 		if keep := r.keep[t.kind()]; keep > 0 {
 			revoked.Until = t.time + keep.Milliseconds()
 		}

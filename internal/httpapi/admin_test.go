@@ -257,7 +257,7 @@ func TestOperatorsRevoke(t *testing.T) {
 	require.Contains(t, ask(404, "POST", "/revocations", fmt.Sprintf(`{"session":%d}`, number)), "pubsubd sessions")
 	require.Zero(t, cfg.Sessions.List(10, session.ByLag, time.Now()).Open)
 
-	var list wire.RevocationList
+	var list auth.RevocationList
 	require.NoError(t, json.Unmarshal([]byte(ask(200, "GET", "/revocations?limit=1", "")), &list))
 	require.Equal(t, 2, list.Held)
 	require.Len(t, list.Revocations, 1)

@@ -18,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -188,8 +190,8 @@ var bound = map[string]struct {
 	"PublishItem":       {of: wire.PublishItem{}},
 	"TopicState":        {of: wire.TopicState{}},
 	"TopicList":         {of: wire.TopicList{}},
-	"Presence":          {of: wire.Presence{}},
-	"ListedMember":      {of: wire.ListedMember{}},
+	"Presence":          {of: presence.List{}},
+	"ListedMember":      {of: presence.ListedMember{}},
 	"PresenceEvent":     {of: wire.PresenceEvent{}},
 	"OpenRequest":       {of: wire.OpenRequest{}, request: true},
 	"SessionOpened":     {of: wire.SessionOpened{}},
@@ -201,8 +203,8 @@ var bound = map[string]struct {
 	"ListedSession":     {of: wire.ListedSession{}},
 	"RevokeRequest":     {of: wire.RevokeRequest{}, request: true},
 	"RevokeResult":      {of: wire.RevokeResult{}},
-	"RevocationList":    {of: wire.RevocationList{}},
-	"Revocation":        {of: wire.Revocation{}},
+	"RevocationList":    {of: auth.RevocationList{}},
+	"Revocation":        {of: auth.Revocation{}},
 	"Problem":           {of: wire.Problem{}},
 }
 

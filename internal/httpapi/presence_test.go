@@ -12,6 +12,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -38,7 +39,7 @@ func TestOnlyThosePermittedSeeWhoIsThere(t *testing.T) {
 		require.Equal(k, 201, status)
 		status, text := k.get("GET", "/v1/topics/chat.a/presence", "", ann)
 		require.Equal(k, 200, status, text)
-		var list wire.Presence
+		var list presence.List
 		require.NoError(k, json.Unmarshal([]byte(text), &list))
 		require.Len(k, list.Members, 1)
 		require.Equal(k, "bob/c1", list.Members[0].Key)
@@ -86,7 +87,7 @@ func TestALongListOfMembers(t *testing.T) {
 		status, text := k.get("GET", "/v1/topics/chat.a/presence", "")
 		require.Equal(k, 200, status)
 		require.Greater(k, len(text), 64<<10)
-		var list wire.Presence
+		var list presence.List
 		require.NoError(k, json.Unmarshal([]byte(text), &list))
 		require.Len(k, list.Members, 500)
 		for i, m := range list.Members {
@@ -101,7 +102,7 @@ func TestTheLongestTopicHasPresence(t *testing.T) {
 		k := newKit(t, settings{broker: chatWithPresence})
 		topic := "chat." + strings.Repeat("x", wire.MaxTopicBytes-5)
 		_, text := k.get("GET", "/v1/topics/"+topic+"/presence", "")
-		var list wire.Presence
+		var list presence.List
 		require.NoError(k, json.Unmarshal([]byte(text), &list))
 		s := k.open(`{"topics":["` + list.Position.String() + `"]}`)
 		k.open(`{"topics":["` + topic + `"],"client":"c1"}`)

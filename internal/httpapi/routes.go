@@ -12,6 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -114,10 +115,10 @@ func (a *API) topic(call func(ctx context.Context, c app.Caller, topic string, a
 }
 
 func (a *API) showPresence(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.Presence(r.Context(), c, mux.Vars(r)["topic"], func(found wire.Presence, leave func()) error {
+	return a.App.Presence(r.Context(), c, mux.Vars(r)["topic"], func(found presence.List, leave func()) error {
 		long := a.longList(w, r, leave)
 		members := slices.Values(found.Members)
-		found.Members = []wire.ListedMember{}
+		found.Members = []presence.ListedMember{}
 		_ = long.append(bytes.TrimSuffix(app.InJSON(found), []byte("]}")))
 		list(r.Context(), long, members)
 		long.text("]}\n")

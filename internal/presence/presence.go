@@ -82,7 +82,7 @@ func identityOf(m wire.Member) identity { return identity{m.Subject, m.Client} }
 // A member is on a topic from its first session on until it has had none for the grace.
 type member struct {
 	identity
-	wire.ListedMember
+	ListedMember
 	sessions int
 	left     time.Time
 	away     *list.Element // in audience.away; nil: it has sessions
@@ -325,10 +325,24 @@ func textOf(e *wire.PresenceEvent) []byte {
 	return text
 }
 
+// A List answers GET /v1/topics/{topic}/presence: who is on the topic.
+type List struct {
+	Topic    string        `json:"topic"`
+	Position wire.Position `json:"position"` // of the presence topic: later changes follow it
+	wire.PresenceCounts
+	Members []ListedMember `json:"members"` // all of them, or some if the list is not exact
+}
+
+// A ListedMember is a member in a list.
+type ListedMember struct {
+	Key string `json:"key"` // of the messages about the member
+	wire.Member
+}
+
 // List returns the members of a topic, and a position of its presence topic, after which
 // each later change follows. If the list is not exact, it has at most 500 members. The
 // error is a *wire.Problem: overloaded.
-func (p *Members) List(topic string, now time.Time) (found wire.Presence, err error) {
+func (p *Members) List(topic string, now time.Time) (found List, err error) {
 	p.mu.Lock()
 	a := p.audienceLocked(topic)
 	a.users++
@@ -340,15 +354,15 @@ func (p *Members) List(topic string, now time.Time) (found wire.Presence, err er
 		return found, err
 	}
 	found.Position, err = p.broker.Watch(wire.PresenceTopic(topic), now)
-	slices.SortFunc(found.Members, func(x, y wire.ListedMember) int {
+	slices.SortFunc(found.Members, func(x, y ListedMember) int {
 		return cmp.Or(cmp.Compare(x.Since, y.Since), cmp.Compare(x.Key, y.Key))
 	})
 	return found, err
 }
 
-func (a *audience) listLocked() wire.Presence {
-	list := wire.Presence{
-		Topic: a.topic, Members: make([]wire.ListedMember, 0, min(len(a.members), crowd)),
+func (a *audience) listLocked() List {
+	list := List{
+		Topic: a.topic, Members: make([]ListedMember, 0, min(len(a.members), crowd)),
 		PresenceCounts: wire.PresenceCounts{Count: len(a.members), Anonymous: a.anonymous, Exact: !a.crowded},
 	}
 	for _, m := range a.members {

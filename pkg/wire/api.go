@@ -96,25 +96,11 @@ type SubscriptionState struct {
 	Behind bool     `json:"behind"` // catching up from history
 }
 
-// Presence answers GET /v1/topics/{topic}/presence: who is on the topic.
-type Presence struct {
-	Topic    string   `json:"topic"`
-	Position Position `json:"position"` // of the presence topic: later changes follow it
-	PresenceCounts
-	Members []ListedMember `json:"members"` // all of them, or some if the list is not exact
-}
-
 // PresenceCounts counts who is on a topic.
 type PresenceCounts struct {
 	Count     int  `json:"count"`     // members
 	Anonymous int  `json:"anonymous"` // subscriptions without a subject and a client's name
 	Exact     bool `json:"exact"`     // the daemon sends each change; otherwise only counts
-}
-
-// ListedMember is a member in a list.
-type ListedMember struct {
-	Key string `json:"key"` // of the messages about the member
-	Member
 }
 
 // A Member is on a topic: a subject and the name of a client.
@@ -251,21 +237,4 @@ type RevokeRequest struct {
 // RevokeResult answers POST /revocations.
 type RevokeResult struct {
 	Ended int `json:"ended"` // sessions, stateless polls and connections that ended
-}
-
-// RevocationList answers GET /revocations?limit= on the admin listener: the newest
-// revocations, the newest first, and the number of all.
-type RevocationList struct {
-	Held        int          `json:"held"` // revocations, listed or not
-	Most        int          `json:"most"` // that the daemon holds; 0: it has no file for them
-	Revocations []Revocation `json:"revocations"`
-}
-
-// A Revocation refuses the tokens of Subject that were issued up to Time, or the token
-// TokenID. One of the two is set.
-type Revocation struct {
-	Subject string `json:"subject,omitempty"`
-	TokenID string `json:"token_id,omitempty"`
-	Time    int64  `json:"time"`            // Unix milliseconds
-	Until   int64  `json:"until,omitempty"` // when it is dropped, because what it refuses has expired; Unix milliseconds; 0: never
 }
