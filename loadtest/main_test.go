@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/pubsubd/pubsubd/loadtest/leaktest"
+	"github.com/pubsubd/pubsubd/internal/leaktest"
 )
 
 // The test binary is also the server that tests start as a child.

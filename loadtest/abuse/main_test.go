@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/loadtest/leaktest"
+	"github.com/pubsubd/pubsubd/internal/leaktest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/leaktest"
 	"github.com/pubsubd/pubsubd/loadtest/eventloop"
-	"github.com/pubsubd/pubsubd/loadtest/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -3,7 +3,7 @@ package soak
 import (
 	"testing"
 
-	"github.com/pubsubd/pubsubd/loadtest/leaktest"
+	"github.com/pubsubd/pubsubd/internal/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -4,7 +4,7 @@ import (
 	"flag"
 	"testing"
 
-	"github.com/pubsubd/pubsubd/loadtest/leaktest"
+	"github.com/pubsubd/pubsubd/internal/leaktest"
 )
 
 func TestMain(m *testing.M) {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/loadtest/leaktest"
+	"github.com/pubsubd/pubsubd/internal/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
