@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"regexp"
 	"slices"
@@ -93,6 +94,20 @@ func TestThePictureShowsTheWayOfAMessage(t *testing.T) {
 	drawn := regexp.MustCompile(`internal/\w+`).FindAllString(read(t, "internal/architecture.svg"), -1)
 	slices.Sort(drawn)
 	require.Equal(t, slices.Compact(shown), slices.Compact(drawn))
+}
+
+// The daemon serves without what only tests and the load generator need, directly or not: the
+// readers of OpenAPI documents, and histograms.
+func TestTheDaemonDoesNotImportWhatMeasuresIt(t *testing.T) {
+	listed, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./daemon").Output()
+	require.NoError(t, err)
+	imported := strings.Fields(string(listed))
+	require.Contains(t, imported, module+"/internal/lane")
+	for _, path := range imported {
+		for _, unwanted := range []string{"github.com/getkin/kin-openapi", "github.com/HdrHistogram", module + "/loadtest"} {
+			require.False(t, strings.HasPrefix(path, unwanted), "internal/daemon imports %s", path)
+		}
+	}
 }
 
 func read(t *testing.T, document string) string {
