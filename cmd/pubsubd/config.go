@@ -20,7 +20,6 @@ func configCommand() *cobra.Command {
 		showCommand("check", "Check the configuration: print ok and a summary with warnings, or all errors (exit code 2)",
 			func(s config.Loaded) string { return "ok\n" + s.Summary() }),
 		showCommand("print", "Print the configuration as a file, with the origin of each setting that was given", config.Loaded.YAML),
-		showCommand("env", "Print the configuration as environment variables, quoted for a shell", config.Loaded.Environment),
 		showCommand("doc", "Print a description of every setting, in Markdown",
 			func(config.Loaded) string { return config.Document() }),
 	)

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pubsubd/pubsubd/deploy"
-	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -62,11 +61,7 @@ func help(cmd *cobra.Command, args []string) error {
 	}
 	about, rest, err := cmd.Root().Find(args)
 	if len(rest) > 0 {
-		known := commandNames(about)
-		for _, g := range all {
-			known = append(known, g.name)
-		}
-		return seeHelp(cmd, fmt.Errorf("no command or guide is called %q%s", rest[0], config.DidYouMean(rest[0], "", known)))
+		return seeHelp(cmd, fmt.Errorf("no command or guide is called %q", rest[0]))
 	}
 	if err != nil {
 		return seeHelp(cmd, err)

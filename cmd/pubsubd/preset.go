@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/loadtest/report"
 	"github.com/pubsubd/pubsubd/loadtest/scenarios"
@@ -74,16 +73,7 @@ func (t *suiteTest) load() (*scenarios.Suite, error) {
 	if t.preset != "" {
 		return scenarios.Preset(t.preset)
 	}
-	suite, err := scenarios.Load(t.scenario)
-	return suite, orPreset(err, t.scenario)
-}
-
-// orPreset adds to an error the preset that a name may mean.
-func orPreset(err error, name string) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w%s", err, config.DidYouMean(name, "", scenarios.Names()))
+	return scenarios.Load(t.scenario)
 }
 
 // changeable are the parameters of a file that the command line may change.

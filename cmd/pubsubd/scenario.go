@@ -27,7 +27,7 @@ func scenariosCommand() *cobra.Command {
 			}
 			text, err := scenarios.Text(args[0])
 			if err != nil {
-				return usageError{orPreset(err, args[0])}
+				return usageError{err}
 			}
 			_, err = os.Stdout.Write(text)
 			return err

@@ -21,7 +21,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok && wanted[wrong.GetFlag().Value.Type()] != "" {
 		return seeHelp(cmd, fmt.Errorf("--%s %q: want %s", wrong.GetFlag().Name, wrong.GetValue(), wanted[wrong.GetFlag().Value.Type()]))
 	}
-	return seeHelp(cmd, config.FlagError(cmd.Flags(), err))
+	return seeHelp(cmd, config.FlagError(err))
 }
 
 // wanted has what the value of a flag must be, by the flag's type.
@@ -33,7 +33,12 @@ var wanted = map[string]string{
 
 // unknownCommand returns the error for a name that no command below cmd has.
 func unknownCommand(cmd *cobra.Command, name string) error {
-	return fmt.Errorf("unknown command %q for %q%s", name, cmd.CommandPath(), config.DidYouMean(name, "", commandNames(cmd)))
+	hint := ""
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(name); len(near) > 0 {
+		hint = "; did you mean " + near[0] + "?"
+	}
+	return fmt.Errorf("unknown command %q for %q%s", name, cmd.CommandPath(), hint)
 }
 
 func commandNames(cmd *cobra.Command) []string {
@@ -71,7 +76,7 @@ func checkWords(cmd *cobra.Command) error {
 		}
 		for _, value := range valuesOf(f) {
 			if value != "" && !slices.Contains(words, value) {
-				wrong = append(wrong, fmt.Errorf("--%s %q: use %s%s", f.Name, value, strings.Join(words, ", "), config.DidYouMean(value, "", words)))
+				wrong = append(wrong, fmt.Errorf("--%s %q: use %s", f.Name, value, strings.Join(words, ", ")))
 			}
 		}
 	})

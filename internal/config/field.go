@@ -232,23 +232,10 @@ func rate(to *limit.Rate) *field {
 
 // word is one of some words.
 func word[T ~string](to *T, words ...T) *field {
-	f := text(to, values[T]{
+	return text(to, values[T]{
 		kind: "word", allowed: enumerate(words, "or"),
 		check: func(s T) error { return within(slices.Contains(words, s)) },
 	})
-	known := make([]string, len(words))
-	for i, w := range words {
-		known[i] = string(w)
-	}
-	set := f.set
-	f.set = func(text string) error {
-		err := set(text)
-		if err != nil {
-			err = fmt.Errorf("%w%s", err, DidYouMean(text, "", known))
-		}
-		return err
-	}
-	return f
 }
 
 // text is a field that is written as it is.

@@ -103,16 +103,8 @@ func (f *yamlFile) entry(path string, k ast.MapKeyNode, v ast.Node) {
 	case name == rulesKey || isSectionOf(f.names(key), name):
 		f.section(name, v)
 	default:
-		f.fail(f.at(k), name, "is not a setting%s", f.nearKey(name))
+		f.fail(f.at(k), name, "is not a setting%s", cmp.Or(otherScopes(name, key), seeSettings))
 	}
-}
-
-// nearKey suggests a key instead of an unknown one, which may be the name of a variable.
-func (f *yamlFile) nearKey(name string) string {
-	if s, ok := f.find(setting.env, strings.ToUpper(name)); ok {
-		return "; did you mean " + s.key + "?"
-	}
-	return cmp.Or(otherScopes(name, key), DidYouMean(name, "", f.keysAndSections()))
 }
 
 // ruleEntry reads an entry below topics: a rule, a section or a setting of a rule.
@@ -141,16 +133,6 @@ func (f *yamlFile) isDuplicate(name string, k ast.Node) bool {
 
 func isSectionOf(names []string, section string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, section+".") })
-}
-
-func (f *yamlFile) keysAndSections() []string {
-	names := append(f.names(key), rulesKey)
-	for _, k := range f.names(key) {
-		for at := strings.LastIndexByte(k, '.'); at > 0 && !slices.Contains(names, k[:at]); at = strings.LastIndexByte(k[:at], '.') {
-			names = append(names, k[:at])
-		}
-	}
-	return names
 }
 
 func (f *yamlFile) leaf(s setting, k ast.MapKeyNode, v ast.Node) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -52,20 +51,13 @@ func (t *flagText) Set(text string) error { t.text = text; return nil }
 func (t *flagText) String() string        { return t.text }
 func (t *flagText) Type() string          { return t.kind }
 
-// FlagError adds a suggestion to pflag's error about an unknown flag of fs.
-func FlagError(fs *pflag.FlagSet, err error) error {
-	unknown, ok := errors.AsType[*pflag.NotExistError](err)
-	if !ok {
-		return err
+// FlagError adds to pflag's error about an unknown flag what to use instead, if it is the rate of
+// a scope that its kind does not have.
+func FlagError(err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		return fmt.Errorf("%w%s", err, otherScopes("--"+unknown.GetSpecifiedName(), dashed))
 	}
-	// Of -type=x, pflag misses the flag -t.
-	name, _, _ := strings.Cut(cmp.Or(unknown.GetSpecifiedShortnames(), unknown.GetSpecifiedName()), "=")
-	if len(name) < 2 {
-		return err
-	}
-	var known []string
-	fs.VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
-	return fmt.Errorf("%w%s", err, cmp.Or(otherScopes("--"+name, dashed), DidYouMean("--"+name, "--", known)))
+	return err
 }
 
 // Load reads all sources. It returns the Config and where each setting came from. environ
@@ -117,6 +109,9 @@ func (r *reading) names(by naming) []string {
 	}
 	return names
 }
+
+// seeSettings is the remedy for a setting that is not known.
+const seeSettings = ": `pubsubd config doc` describes the settings"
 
 // otherScopes returns a hint if name is the rate per principal of a kind that the daemon
 // counts before it knows the principal. The hint names the rates that the kind has.
@@ -212,18 +207,18 @@ func (r *reading) readEnvironment(variables map[string]string) {
 			s, ok = r.ruleSetting(key, where)
 		}
 		if !ok {
-			r.fail("", where, "is not known%s", r.nearVariable(name))
+			r.fail("", where, "is not known%s", otherVariables(name))
 			continue
 		}
 		r.set(s, variables[name], where)
 	}
 }
 
-// nearVariable suggests a variable instead of an unknown one.
-func (r *reading) nearVariable(name string) string {
+// otherVariables says which variables there are instead of an unknown one.
+func otherVariables(name string) string {
 	begin := envPrefix + strings.ToUpper(rulesKey) + "_"
 	if !strings.HasPrefix(name, begin) {
-		return cmp.Or(otherScopes(name, setting.env), DidYouMean(name, envPrefix, append(append(r.names(setting.env), configEnv), CommandVariables()...)))
+		return cmp.Or(otherScopes(name, setting.env), seeSettings)
 	}
 	var ends []string
 	for _, member := range members() {
@@ -267,12 +262,12 @@ func ours(environ []string) map[string]string {
 	return variables
 }
 
-// isKubernetes reports whether Kubernetes sets the variable, in every pod beside a
-// Service named pubsubd, or pubsubd-admin and the like.
-func isKubernetes(name, text string) bool { return ofKubernetes.MatchString(name + "=" + text) }
-
-// ofKubernetes recognises the _PORT of a Service with a longer name than ours only by its
-// value, because the name may be a misspelt setting.
-var ofKubernetes = regexp.MustCompile("^" + envPrefix + `((SERVICE_HOST|(SERVICE_)?PORT(_[^=]*)?)=|` +
-	`[A-Z0-9_]+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|` +
-	`[^=]*_PORT=(tcp|udp|sctp)://)`)
+// isKubernetes reports whether Kubernetes sets the variable, in every pod beside a Service named
+// pubsubd, or pubsubd-admin and the like. It recognises the _PORT of a Service with a longer name
+// only by its value, because the name may be a misspelt setting.
+func isKubernetes(name, text string) bool {
+	end := strings.TrimPrefix(name, strings.TrimSuffix(envPrefix, "_")) + "_"
+	_, port, found := strings.Cut(end, "_PORT_")
+	return strings.HasSuffix(end, "_SERVICE_HOST_") || strings.Contains(end, "_SERVICE_PORT_") || strings.HasPrefix(end, "_PORT_") ||
+		found && (port == "" && strings.Contains(text, "://") || strings.Contains(port, "_TCP_") || strings.Contains(port, "_UDP_") || strings.Contains(port, "_SCTP_"))
+}

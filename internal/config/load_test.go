@@ -231,17 +231,7 @@ func TestVariablesOfTheCommandsAreNotSettings(t *testing.T) {
 	_, err := load(t, "", environ)
 	require.NoError(t, err)
 	_, err = load(t, "", []string{"PUBSUBD_SERVR=x"})
-	require.ErrorContains(t, err, "PUBSUBD_SERVR is not known; did you mean PUBSUBD_SERVER?")
-}
-
-func TestFlagErrorSuggests(t *testing.T) {
-	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	Bind(fs)
-	err := FlagError(fs, fs.Parse([]string{"--histroy-age", "2m"}))
-	require.EqualError(t, err, "unknown flag: --histroy-age; did you mean --history-age?")
-	require.ErrorContains(t, FlagError(fs, fs.Parse([]string{"-poll-timeout=2m"})), "; did you mean --poll-timeout?")
-	require.NotContains(t, FlagError(fs, fs.Parse([]string{"-x"})).Error(), "did you mean")
-	require.NotContains(t, FlagError(fs, fs.Parse([]string{"--history-age"})).Error(), "did you mean")
+	require.ErrorContains(t, err, "PUBSUBD_SERVR is not known: `pubsubd config doc` describes the settings")
 }
 
 func TestErrorsHaveAKeyAndAnOrigin(t *testing.T) {

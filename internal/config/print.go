@@ -106,46 +106,13 @@ func yamlValue(f *field) string {
 	return "[" + strings.Join(parts, ", ") + "]"
 }
 
-// isPlain reports whether text needs no quotes, neither in YAML (except null) nor in
-// a shell.
-func isPlain(text string) bool {
-	const plainFirst = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/"
-	const plainRest = plainFirst + "._-:"
-	return text != "" && strings.Contains(plainFirst, text[:1]) && strings.Trim(text, plainRest) == "" && !strings.HasSuffix(text, ":")
-}
-
 // yamlScalar quotes a text that YAML might read as something else.
 func yamlScalar(text string) string {
-	if isPlain(text) && !strings.EqualFold(text, "null") {
-		return text
+	const first = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/"
+	if text == "" || !strings.Contains(first, text[:1]) || strings.Trim(text, first+"._-:") != "" || strings.HasSuffix(text, ":") || strings.EqualFold(text, "null") {
+		return fmt.Sprintf("%q", text)
 	}
-	return fmt.Sprintf("%q", text)
-}
-
-// Environment returns a file of variables with every setting, quoted for a shell and
-// for systemd. Secrets are comments.
-func (s Loaded) Environment() string { return environmentOf(allSettings(&s.Config)) }
-
-func environmentOf(rows []setting) string {
-	var b strings.Builder
-	for _, row := range rows {
-		switch {
-		case !row.given():
-		case row.isSecret:
-			fmt.Fprintf(&b, "# %s is a secret: set it yourself\n", row.env())
-		default:
-			fmt.Fprintf(&b, "%s=%s\n", row.env(), shellWord(row.text()))
-		}
-	}
-	return b.String()
-}
-
-// shellWord quotes a text that a shell would change.
-func shellWord(text string) string {
-	if text == "" || isPlain(text) {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+	return text
 }
 
 // documentTemplate is SETTINGS.md without its tables.

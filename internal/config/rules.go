@@ -126,7 +126,7 @@ func wrongMember(name, member string) string {
 	case wire.IsPattern(member):
 		return "choose a name for the rule and write the pattern below it: " + name + ": {pattern: " + name + "." + member + "}"
 	}
-	return "a rule has " + enumerate(members(), "and") + DidYouMean(member, "", members())
+	return "a rule has " + enumerate(members(), "and")
 }
 
 // putRules adds the rules to c, in the order of their names. The limiter also gets rules
