@@ -16,8 +16,8 @@ import (
 // appOnly are the methods by which the authority, the limits, the hook, the topics and
 // the sessions are asked. The rooms above the app call the app instead.
 var appOnly = []string{
-	"Identify", "Allow", "AllowSome", "AllowAny", "Route", "Admit", "AdmitTopic", "Begin", "BeginElsewhere", "Signatures",
-	"PublishOnce", "PublishBy", "Once", "NewCommit", "Delete", "ReadTopic", "OpenEphemeral", "Get", "GetBytes", "TooManyPending",
+	"Identify", "Allow", "AllowSome", "AllowAny", "Route", "Admit", "AdmitTopic", "Begin", "TryBegin", "BeginElsewhere", "Signatures",
+	"Claim", "Send", "Delete", "ReadTopic", "OpenEphemeral", "Get", "GetBytes", "TooManyPending",
 }
 
 func TestOnlyTheAppAsks(t *testing.T) {

@@ -9,7 +9,7 @@
 //	authentication
 //	the rate of the principal
 //	the topic's name, permission, the rate of the topic
-//	the arrival of the body, a slot, the contents of the body
+//	the arrival and the contents of the body, a slot
 //	the idempotency key
 //	the hook: of a message, or of a subscription
 //	the expiry and the revocation of the grant, again
@@ -98,9 +98,6 @@ var (
 
 	// ErrClientGone means that the client has disconnected.
 	ErrClientGone = errors.New("the client is gone")
-
-	// ErrPending is returned by a publish that waits for the log. Its result follows.
-	ErrPending = broker.ErrPending
 
 	errPanicked = errors.New("the call panicked")
 )

@@ -10,7 +10,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
-	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -34,6 +33,7 @@ type Caller struct {
 	limit.Who                    // the address; once authenticated, the principal too
 	Agent            string      // the User-Agent; empty: none
 	grant            *auth.Grant // nil until authenticated
+	unknown          error       // why grant is nil; nil: nobody has looked
 	byTicket         bool        // the session's id alone brought it: it may not publish or subscribe
 	paid             bool        // the rates have already counted this call
 }
@@ -76,12 +76,22 @@ func (a *App) admit(ctx context.Context, c *Caller, kind limit.Kind) error {
 	return a.cfg.Limiter.Admit(kind, 1, c.Who, limit.Principal, limit.All)
 }
 
+// Recognise authenticates a caller, unless it returns false: then calls have to wait until the
+// signature of its token was checked.
+func (a *App) Recognise(c *Caller) bool {
+	defer a.recovered(&c.unknown)
+	return !errors.Is(a.recognise(c), auth.ErrUnverified)
+}
+
 // recognise authenticates a caller. The error is auth.ErrUnverified if verify has to.
 func (a *App) recognise(c *Caller) error {
-	if c.grant != nil { // of a two-way connection
+	switch {
+	case c.grant != nil: // it may be of a two-way connection
 		return a.checkGrant(c.grant)
+	case c.unknown == nil:
+		c.unknown = a.identify(c, false)
 	}
-	return a.identify(c, false)
+	return c.unknown
 }
 
 // verify authenticates a caller by the signature of its token. Few are checked at a time, those
@@ -235,8 +245,7 @@ type slot struct {
 	reads bool // it is for a call that only reads
 	call  limit.Call
 	held  bool
-	err   error            // of the last attempt: later ones do not wait again
-	span  *observe.Publish // of the publish; nil: it is not traced
+	err   error // of the last attempt: later ones do not wait again
 }
 
 // take waits for the slot, unless it is held.
@@ -249,8 +258,16 @@ func (s *slot) take(ctx context.Context, a *App, c *Caller) error {
 	return s.err
 }
 
-// takeEarly takes the slot of a call that must not wait, before it spends anything.
-func (s *slot) takeEarly(a *App, c *Caller) error { return orWouldWait(s.take(NoWait, a, c)) }
+// try is take for a caller that does not wait: it returns false if take would.
+func (s *slot) try(a *App, c *Caller) bool {
+	if s.held || s.err != nil {
+		return true
+	}
+	var free bool
+	s.call, free, s.err = a.cfg.Limiter.TryBegin(c.Who)
+	s.held = free && s.err == nil
+	return free
+}
 
 // ofReads makes s a slot for a call that only reads, and returns it.
 func (s *slot) ofReads() *slot {

@@ -26,54 +26,74 @@ type commands struct {
 	binary bool // the commands are CBOR
 }
 
-// do is the Do of a transport.Duplex. It does not wait: a command that has to is returned
-// as later, and a publish that waits for the log ends in resume. A panic ends the
-// connection, and not the daemon.
-func (c *commands) do(ctx context.Context, s *session.Session, a transport.Action, resume transport.Resume) (reply *wire.Reply, later transport.Later, err error) {
+// do is the Do of a transport.Duplex. A panic ends the connection, and not the daemon.
+func (c *commands) do(ctx context.Context, s *session.Session, a transport.Action, resume transport.Resume) (reply *wire.Reply, later transport.Later, giveUp context.CancelFunc, err error) {
 	defer c.app.recovered(&err)
 	if a.Large != nil {
-		return nil, c.doLarge(s, a.Large), nil
+		return nil, c.doLarge(s, a.Large), nil, nil
 	}
 	command, err := c.read(a.Command, quickNames)
 	switch {
 	case errors.Is(err, ErrWouldWait):
-		return nil, c.doLarge(s, func() ([]byte, error) { return a.Command, nil }), nil
+		return nil, c.doLarge(s, func() ([]byte, error) { return a.Command, nil }), nil, nil
 	case command == nil: // not even a ref
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
+	var held slot
 	var change func(inTurn bool) error
-	if err == nil {
-		reply, change, err = c.carryOut(NoWait, s, command, c.then(command, resume))
-		err = orWouldWait(err)
-	} else {
+	switch {
+	case err != nil:
 		err = c.app.Reject(c.caller, err)
+	case command.Publish != nil:
+		if reply, giveUp, err = c.publish(ctx, command, resume); giveUp != nil {
+			return nil, nil, giveUp, nil
+		}
+	case c.waits(command, &held):
+		return nil, c.later(s, command, ErrWouldWait), nil, nil
+	default:
+		reply, change, err = c.carryOut(ctx, s, command, &held)
 	}
-	if refusal, ok := errors.AsType[*limit.Refusal](err); errors.Is(err, ErrWouldWait) || ok && refusal.Hold > 0 {
-		return nil, c.later(s, command, err), nil
-	}
-	if errors.Is(err, ErrPending) {
-		return nil, nil, transport.ErrPending
+	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && refusal.Hold > 0 {
+		return nil, c.later(s, command, err), nil, nil
 	}
 	if change != nil {
 		err = change(false)
 	}
-	return c.reply(command.Ref, reply, err), nil, nil
+	return c.reply(command.Ref, reply, err), nil, nil, nil
 }
 
-// then returns the function that replies to a publish after the log has it. It returns nil
-// if publishes do not wait for the log, or if the caller waits.
-func (c *commands) then(command *wire.Command, resume transport.Resume) Then {
-	if command.Publish == nil || resume == nil || !c.app.AppendWaits() {
-		return nil
+// publish publishes without waiting. If the publish waits, it ends in resume, and giveUp is not
+// nil. It is carried out although its client has left, since a client may close the connection
+// right behind it; but a hook is no longer asked.
+func (c *commands) publish(ctx context.Context, command *wire.Command, resume transport.Resume) (reply *wire.Reply, giveUp context.CancelFunc, err error) {
+	p, m, err := c.app.beginItem(ctx, c.caller, command.Publish)
+	if err != nil {
+		return nil, nil, err
 	}
-	return func(published wire.Published, err error) {
-		resume(func() (*wire.Reply, error) {
-			if err == nil {
-				c.app.cfg.Metrics.CommandPublishes.Inc()
-			}
-			return c.reply(command.Ref, &wire.Reply{Position: &published.Position, Time: published.Time}, err), nil
-		})
+	published, over, err := p.Send(m)
+	if over {
+		return c.published(published, err), nil, err
 	}
+	hook := p.to.Rule().Hook
+	if !hook {
+		p.ctx = context.WithoutCancel(p.ctx)
+	}
+	giveUp = p.Continue(func(published wire.Published, err error) {
+		err = c.survive(func() error { return err })
+		resume(func() (*wire.Reply, error) { return c.reply(command.Ref, c.published(published, err), err), nil })
+	})
+	if !hook {
+		giveUp = func() {}
+	}
+	return nil, giveUp, nil
+}
+
+// published counts a publish, and returns the reply.
+func (c *commands) published(published wire.Published, err error) *wire.Reply {
+	if err == nil {
+		c.app.cfg.Metrics.CommandPublishes.Inc()
+	}
+	return &wire.Reply{Position: &published.Position, Time: published.Time}
 }
 
 // doLarge is do for a command that takes long. It waits for a turn, and is decoded only if the
@@ -201,7 +221,7 @@ func (c *commands) carryOutWaiting(ctx context.Context, s *session.Session, comm
 		ctx = context.WithoutCancel(ctx)
 	}
 	err = c.survive(func() (err error) {
-		reply, change, err = c.carryOut(ctx, s, command, nil)
+		reply, change, err = c.carryOut(ctx, s, command, &slot{})
 		return err
 	})
 	return reply, change, err
@@ -234,50 +254,49 @@ func (c *commands) reply(ref *uint64, reply *wire.Reply, err error) *wire.Reply 
 
 // carryOut carries out a command and returns its reply, but for the ref. It leaves a
 // change of subscriptions to the caller, who makes it, once, when nothing can be written
-// before the reply. A publish that waits for the log ends in then, unless that is nil.
-func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wire.Command, then Then) (reply *wire.Reply, change func(inTurn bool) error, err error) {
-	if err := checkCommand(command); err != nil {
-		return nil, nil, c.app.Reject(c.caller, err)
-	}
+// before the reply. held may be the slot of the change.
+func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wire.Command, held *slot) (reply *wire.Reply, change func(inTurn bool) error, err error) {
+	defer held.end() // the change may have to wait until the client reads
 	reply = &wire.Reply{}
 	switch {
 	case command.Publish != nil:
 		var published wire.Published
-		if published, err = c.publish(ctx, command.Publish, then); err == nil {
-			reply.Position, reply.Time = &published.Position, published.Time
+		p, m, err := c.app.beginItem(ctx, c.caller, command.Publish)
+		if err == nil {
+			published, err = p.Await(m)
 		}
+		return c.published(published, err), nil, err
 	case command.Ping || command.Ack != nil:
 		// Each counts as a poll. The session permits both, whatever became of the
 		// connection's token.
 		if err = c.app.cfg.Limiter.Admit(limit.Polls, 1, c.caller.Who); err == nil && !command.Ping {
 			err = s.Ack(*command.Ack)
 		}
-	case ctx.Err() != nil && c.mayWait(s, command):
-		err = ErrWouldWait
 	case command.Auth != "":
 		reply.ExpiresMS, err = c.authenticate(ctx, s, command.Auth)
 	default:
-		var held slot
-		defer held.end() // the change may have to wait until the client reads
 		r := wire.ChangeRequest{Add: command.Subscribe, Remove: command.Unsubscribe}
-		_, _, err = c.app.mayChange(ctx, &c.caller, &held, func() (*session.Session, wire.ChangeRequest, error) {
+		_, _, err = c.app.mayChange(ctx, &c.caller, held, func() (*session.Session, wire.ChangeRequest, error) {
 			return s, r, mayChange(&c.caller, s)
 		})
-		if err != nil {
-			return nil, nil, err
-		}
 		change = func(inTurn bool) (err error) {
 			reply.Positions, err = c.app.change(ctx, &c.caller, s, r, inTurn)
 			return err
 		}
 	}
-	return reply, change, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return reply, change, nil
 }
 
-// mayWait reports whether a command, other than a publish, waits for its turn or for the
-// application.
-func (c *commands) mayWait(s *session.Session, command *wire.Command) bool {
-	return command.Auth != "" && renewsLong(s) || takesLong(command.Subscribe, command.Unsubscribe) || c.app.cfg.Authorize.Selects(command.Subscribe)
+// waits reports whether a command, other than a publish, may wait: for its turn, for the
+// application, for the check of a token, or for a slot, which it otherwise takes.
+func (c *commands) waits(command *wire.Command, held *slot) bool {
+	if command.Ping || command.Ack != nil {
+		return false
+	}
+	return command.Auth != "" || takesLong(command.Subscribe, command.Unsubscribe) || c.app.cfg.Authorize.Selects(command.Subscribe) || !held.try(c.app, &c.caller)
 }
 
 // authenticate gives the connection and its session a new token of the same principal. It
@@ -299,18 +318,6 @@ func (c *commands) authenticate(ctx context.Context, s *session.Session, token s
 	return s.Grant().ExpiresMS(time.Now()), nil
 }
 
-func (c *commands) publish(ctx context.Context, item *wire.PublishItem, then Then) (published wire.Published, err error) {
-	var s slot
-	defer s.end()
-	w := c.app.newPending(then)
-	defer func() { w.send(&s, err) }()
-	published, err = c.app.publishItem(ctx, &c.caller, &s, w.route(c.app.cfg.Broker.Route(item.Topic)), item)
-	if err == nil {
-		c.app.cfg.Metrics.CommandPublishes.Inc()
-	}
-	return published, err
-}
-
 // checkCommand returns an error unless a command has one kind.
 func checkCommand(c *wire.Command) error {
 	kinds := 0
@@ -329,11 +336,16 @@ func checkCommand(c *wire.Command) error {
 }
 
 // read reads a command with at most quick topics. With more the error is ErrWouldWait.
-func (c *commands) read(raw []byte, quick int) (*wire.Command, error) {
+func (c *commands) read(raw []byte, quick int) (command *wire.Command, err error) {
 	if c.binary {
-		return c.app.readCBORCommand(raw, quick)
+		command, err = c.app.readCBORCommand(raw, quick)
+	} else {
+		command, err = c.app.readCommand(raw, quick)
 	}
-	return c.app.readCommand(raw, quick)
+	if err == nil {
+		err = checkCommand(command)
+	}
+	return command, err
 }
 
 // readCBORCommand reads a command in CBOR, as readCommand does.

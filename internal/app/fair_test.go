@@ -25,7 +25,7 @@ func TestNoAddressFillsAQueueForOthers(t *testing.T) {
 		return err
 	}
 	publish := func(a *App, ctx context.Context, c Caller) error {
-		_, err := a.Publish(ctx, c, Publish{Topic: "asked", Payload: []byte("1"), ContentType: Header{"application/json", 1}})
+		_, err := a.post(ctx, c, posting{Topic: "asked", Payload: []byte("1"), ContentType: Header{"application/json", 1}})
 		return err
 	}
 	cfg := hook.Config{URL: "http://127.0.0.1:1/", Secret: "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}

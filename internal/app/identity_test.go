@@ -79,10 +79,10 @@ func newest(t *testing.T, a *App, topic string) *wire.Message {
 
 func by(token string) Caller { return Caller{Credentials: auth.Credentials{Token: token}} }
 
-func publishAs(t *testing.T, a *App, token string, p Publish) wire.Published {
+func publishAs(t *testing.T, a *App, token string, p posting) wire.Published {
 	t.Helper()
 	p.ContentType = Header{"application/json", 1}
-	published, err := a.Publish(t.Context(), by(token), p)
+	published, err := a.post(t.Context(), by(token), p)
 	require.NoError(t, err)
 	return published
 }
@@ -96,7 +96,7 @@ func TestAMessageTellsItsVerifiedPublisher(t *testing.T) {
 		{"", "id.edited", "", ""},
 		{"alice", "other", "", ""},
 	} {
-		publishAs(t, a, tt.token, Publish{Topic: tt.topic, Payload: []byte("1")})
+		publishAs(t, a, tt.token, posting{Topic: tt.topic, Payload: []byte("1")})
 		m := newest(t, a, tt.topic)
 		require.Equal(t, tt.by, m.By, "%+v", tt)
 		require.Equal(t, tt.claims, string(m.Claims), "%+v", tt)
@@ -119,7 +119,7 @@ func TestNobodyCanStateAnIdentity(t *testing.T) {
 		_, err = readCBORItem(b)
 		require.ErrorContains(t, err, "unknown field", member)
 	}
-	_, err := newIdentifyingApp(t).Publish(t.Context(), by("alice"), Publish{Topic: "id.a", Query: "by=bob", ContentType: Header{"application/json", 1}, Payload: []byte("1")})
+	_, err := newIdentifyingApp(t).post(t.Context(), by("alice"), posting{Topic: "id.a", Query: "by=bob", ContentType: Header{"application/json", 1}, Payload: []byte("1")})
 	require.ErrorContains(t, err, "no parameter")
 }
 
@@ -127,7 +127,7 @@ func TestNobodyCanStateAnIdentity(t *testing.T) {
 // changed gets the first answer.
 func TestARetryGetsTheFirstAnswerWhateverTheIdentity(t *testing.T) {
 	a := newIdentifyingApp(t)
-	p := Publish{Topic: "id.a", Payload: []byte("1"), IdempotencyKey: Header{"k", 1}}
+	p := posting{Topic: "id.a", Payload: []byte("1"), IdempotencyKey: Header{"k", 1}}
 	first := publishAs(t, a, "alice", p)
 	a.cfg.Broker.Reload(broker.Config{}, time.Now())
 	require.Equal(t, first, publishAs(t, a, "alice", p))

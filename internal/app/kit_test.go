@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -46,3 +47,39 @@ func permit(t *testing.T, subject, rights string) permitting {
 }
 
 func (p permitting) Identify(auth.Credentials, bool) (*auth.Grant, error) { return p.Grant, nil }
+
+// A posting is a publish over HTTP.
+type posting struct {
+	Topic, Query                string
+	ContentType, IdempotencyKey Header
+	Payload                     []byte
+	Body                        Body // instead of Payload, unless it is nil
+}
+
+func (p posting) head() Head { return Head{p.Topic, p.Query, p.ContentType, p.IdempotencyKey} }
+
+// begin begins a publish, and returns its message.
+func (a *App) begin(ctx context.Context, c Caller, p posting) (begun Publish, m *Message, err error) {
+	if begun, err = a.BeginPublish(ctx, c, p.Topic); err != nil {
+		return begun, nil, err
+	}
+	if m, err = MessageOf(p.head()); err != nil {
+		return begun, nil, err
+	}
+	body := p.Payload
+	if p.Body != nil {
+		if body, err = p.Body(a.Limits().MessageBytes); err != nil {
+			return begun, nil, err
+		}
+	}
+	return begun, m, m.SetPayload(body, a.Limits().MessageBytes)
+}
+
+// post publishes, and waits for the result.
+func (a *App) post(ctx context.Context, c Caller, p posting) (wire.Published, error) {
+	begun, m, err := a.begin(ctx, c, p)
+	if err != nil {
+		return wire.Published{}, err
+	}
+	return begun.Await(m)
+}

@@ -22,27 +22,21 @@ import (
 
 // A manyPublish publishes the messages of one request, one after the other. They share a
 // slot. The hook may take long for each message, so the request gives its slot to other
-// calls before the next message with a hook. The messages go to the log together, and the
-// request waits once.
+// calls before the next message with a hook. The messages wait for the log together.
 type manyPublish struct {
-	app    *App
-	ctx    context.Context // the request's
-	caller Caller
-	slot   slot
-	asked  bool           // the slot was used for a message with a hook
-	late   *limit.Refusal // a refusal that delays the answer; nil: none
-
-	results []wire.PublishResult
-	commit  *broker.Commit // nil: publishes do not wait for the log
-	inLog   []int          // the index of the n-th message that the log gets
-	sent    int            // number of messages that the log gets
+	app     *App
+	ctx     context.Context // the request's
+	caller  Caller
+	slot    slot
+	asked   bool // the slot was used for a message with a hook
+	results []broker.Result
 	waiting sync.WaitGroup // for the log
 }
 
 // PublishMany publishes the messages in the body in order, each like Publish, and calls
 // answer with a result for each, in the format of the request. An error refuses the whole
 // request. A delayed refusal of one message delays the answer. The answer holds no slot.
-func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(contentType string, parts iter.Seq[[]byte]) error) (err error) {
+func (a *App) PublishMany(ctx context.Context, c Caller, h Head, read Body, answer func(contentType string, parts iter.Seq[[]byte]) error) (err error) {
 	var span *observe.Publish
 	defer func() { span.End(wire.Published{}, err) }()
 	defer a.recovered(&err)
@@ -55,11 +49,11 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(
 	if err := c.grant.AllowSome(auth.Publish); err != nil {
 		return err
 	}
-	form, err := formOfMany(p)
+	form, err := formOfMany(h)
 	if err != nil {
 		return err
 	}
-	body, err := p.Body(MaxRequestBytes)
+	body, err := read(MaxRequestBytes)
 	if err != nil {
 		return err
 	}
@@ -69,71 +63,82 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(
 		return err
 	}
 	ctx, span = a.cfg.Traces.PublishMany(ctx)
-	m := &manyPublish{app: a, ctx: ctx, caller: c, results: make([]wire.PublishResult, len(items)), inLog: make([]int, len(items))}
+	m := &manyPublish{app: a, ctx: ctx, caller: c, results: make([]broker.Result, len(items))}
 	defer m.slot.end()
 	if err := m.slot.take(ctx, a, &c); err != nil {
 		return err
 	}
-	m.commit = a.cfg.Broker.NewCommit(m.done)
-	defer m.commit.Send() // also if a message panics
 	for i, raw := range items {
-		if err = m.publish(form, raw, i); err != nil {
+		if err := m.publish(form, raw, &m.results[i]); err != nil {
 			return err
 		}
 	}
-	m.commit.Send()
 	m.waiting.Wait()
 	m.slot.end()
-	if m.late != nil {
-		a.cfg.Limiter.Hold(ctx, m.late) // the client gets the results in any case
-	}
-	return answer(form.contentType, form.parts(m.results))
-}
-
-// publish publishes the i-th message. An error means that the client has left.
-func (m *manyPublish) publish(form *manyForm, raw []byte, i int) error {
-	item, err := form.read(raw)
-	var published wire.Published
-	if err == nil {
-		to := m.app.cfg.Broker.Route(item.Topic)
-		hook := to.Rule().Hook
-		if hook {
-			m.commit.Send() // the messages before it do not wait for the hook
-		}
-		if hook && m.asked {
-			m.slot.end() // publishItem takes another
-		}
-		m.asked = m.asked || hook
-		published, err = m.app.publishItem(m.ctx, &m.caller, &m.slot, to.In(m.commit), item)
-	}
-	if errors.Is(err, ErrPending) {
-		m.inLog[m.sent] = i
-		m.sent++
-		m.waiting.Add(1)
-		return nil
-	}
-	return m.note(i, published, err)
-}
-
-// done notes the result of the n-th message that the log got.
-func (m *manyPublish) done(n int, published wire.Published, err error) {
-	defer m.waiting.Done()
-	_ = m.note(m.inLog[n], published, err)
-}
-
-// note notes the result of the i-th message. An error means that the client has left.
-func (m *manyPublish) note(i int, published wire.Published, err error) error {
-	if err == nil {
-		m.results[i].Published = &published
-		return nil
-	}
-	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && refusal.Hold > 0 {
-		m.late = refusal
-	}
-	if m.results[i].Problem = m.app.Problem(err); m.results[i].Problem == nil {
+	results, err := m.answers()
+	if err != nil {
 		return err
 	}
-	return nil
+	return answer(form.contentType, form.parts(results))
+}
+
+// publish publishes a message. The log may set the result later. An error means that the client has left.
+func (m *manyPublish) publish(form *manyForm, raw []byte, result *broker.Result) error {
+	item, err := form.read(raw)
+	if err != nil {
+		result.Err = err
+		return nil
+	}
+	p, message, err := m.app.beginItem(m.ctx, m.caller, item)
+	if err != nil {
+		result.Err = err
+		return nil
+	}
+	if p.to.Rule().Hook {
+		if m.asked {
+			m.slot.end()
+		}
+		m.asked = true
+	}
+	if err := m.slot.take(m.ctx, m.app, &m.caller); err != nil { // of those after a wait in vain, none waits
+		result.Err = err
+		return m.ctx.Err()
+	}
+	p.slot.held = true // it is m.slot
+	var over bool
+	if result.Published, over, result.Err = p.Send(message); over {
+		return nil
+	}
+	m.waiting.Add(1)
+	p.done = func(published wire.Published, err error) {
+		result.Published, result.Err = published, err
+		m.waiting.Done()
+	}
+	p.finish() // the next message follows it
+	return m.ctx.Err()
+}
+
+// answers returns the results. A refusal that is delayed delays them. An error means that the
+// client has left.
+func (m *manyPublish) answers() ([]wire.PublishResult, error) {
+	answers := make([]wire.PublishResult, len(m.results))
+	var late *limit.Refusal
+	for i, r := range m.results {
+		if r.Err == nil {
+			answers[i].Published = &r.Published
+			continue
+		}
+		if refusal, ok := errors.AsType[*limit.Refusal](r.Err); ok && refusal.Hold > 0 {
+			late = refusal
+		}
+		if answers[i].Problem = m.app.Problem(r.Err); answers[i].Problem == nil {
+			return nil, r.Err
+		}
+	}
+	if late != nil {
+		m.app.cfg.Limiter.Hold(m.ctx, late) // the client gets the results in any case
+	}
+	return answers, nil
 }
 
 // parts returns results in the format of the request, in parts.
@@ -178,12 +183,12 @@ const sequenceType = "application/cbor-seq"
 
 // formOfMany returns the format of the request. It refuses parameters of a single message,
 // which would seem to apply to all.
-func formOfMany(p Publish) (*manyForm, error) {
-	if p.Query != "" || p.IdempotencyKey.Count > 0 {
+func formOfMany(h Head) (*manyForm, error) {
+	if h.Query != "" || h.IdempotencyKey.Count > 0 {
 		return nil, problem.New(wire.CodeInvalidRequest, "set ttl, key, client and id in each message",
 			"a publish of many messages must have neither a query nor an Idempotency-Key header")
 	}
-	mediaType, isJSON, err := mediaTypeOf(p.ContentType)
+	mediaType, isJSON, err := mediaTypeOf(h.ContentType)
 	if err != nil {
 		return nil, err
 	}

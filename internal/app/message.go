@@ -14,32 +14,53 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A message is a message to publish, with the other parameters of the request. setPayload
+// A Message is a message to publish, with the other parameters of the request. SetPayload
 // adds the payload.
-type message struct {
+type Message struct {
 	wire.Message
 	ttl     time.Duration
 	isJSON  bool
 	session string // of the publisher; empty: not stated
 }
 
-func newMessage(topic string) *message {
-	return &message{Message: wire.Message{Position: wire.Position{Topic: topic}}}
+func newMessage(topic string) *Message {
+	return &Message{Message: wire.Message{Position: wire.Position{Topic: topic}}}
 }
 
-// messageOf reads the request line and the headers; see PROTOCOL.md, Publishing.
-func messageOf(p Publish) (m *message, err error) {
-	m = newMessage(p.Topic)
-	if m.Type, m.isJSON, err = mediaTypeOf(p.ContentType); err != nil {
+// A Head is what a publish over HTTP states beside its body.
+type Head struct {
+	Topic, Query                string // the query is raw; many messages name their topics
+	ContentType, IdempotencyKey Header
+}
+
+// A Header is the first value of a header, and the number of values. A slice would be an
+// allocation for each publish on the lane.
+type Header struct {
+	Value string
+	Count int
+}
+
+// HeaderOf returns a header with values, as net/http has them.
+func HeaderOf(values []string) Header {
+	if len(values) == 0 {
+		return Header{}
+	}
+	return Header{values[0], len(values)}
+}
+
+// MessageOf returns the message of a publish without its payload; see PROTOCOL.md, Publishing.
+func MessageOf(h Head) (m *Message, err error) {
+	m = newMessage(h.Topic)
+	if m.Type, m.isJSON, err = mediaTypeOf(h.ContentType); err != nil {
 		return nil, err
 	}
-	if m.ID, err = idOf(p.IdempotencyKey); err != nil || p.Query == "" {
+	if m.ID, err = idOf(h.IdempotencyKey); err != nil || h.Query == "" {
 		return m, err
 	}
-	return m, m.readQuery(p.Query)
+	return m, m.readQuery(h.Query)
 }
 
-func (m *message) readQuery(raw string) error {
+func (m *Message) readQuery(raw string) error {
 	q := parseQuery(raw)
 	for name := range q.values {
 		if !slices.Contains(publishParameters, name) {
@@ -61,8 +82,9 @@ var publishParameters = []string{"ttl", "key", "client", "session"}
 // MaxTTLSeconds is a year: longer than any history.
 const MaxTTLSeconds = 365 * 24 * 3600
 
-// setPayload makes body the payload, if it is valid for its type.
-func (m *message) setPayload(body []byte, most int) (err error) {
+// SetPayload makes body, which the message keeps, the payload: if it is valid for its type, and
+// has at most so many bytes.
+func (m *Message) SetPayload(body []byte, most int) (err error) {
 	if len(body) > most {
 		return TooLarge(most)
 	}
@@ -81,7 +103,7 @@ func (m *message) setPayload(body []byte, most int) (err error) {
 // setCBOR makes body, a CBOR item, the payload: as JSON if JSON can express it, otherwise
 // with wire.CBORType. The message keeps body. It stays unchanged if body is not a valid
 // item (see cbor.Check), or wraps JSON that CompactJSON refuses.
-func (m *message) setCBOR(body []byte) error {
+func (m *Message) setCBOR(body []byte) error {
 	model, err := cbor.Check(body)
 	if err != nil {
 		return err
@@ -101,12 +123,9 @@ func (m *message) setCBOR(body []byte) error {
 
 // become replaces m by item, which must follow the rules of a publish. Topic, client and id
 // stay. After an error, m is unchanged.
-func (m *message) become(item *wire.PublishItem, most int) error {
-	other, body, err := messageOfItem(item)
+func (m *Message) become(item *wire.PublishItem, most int) error {
+	other, err := messageOfItem(item, most)
 	if err != nil {
-		return err
-	}
-	if err := other.setPayload(body, most); err != nil {
 		return err
 	}
 	other.Position, other.Client, other.ID = m.Position, m.Client, m.ID
@@ -173,17 +192,20 @@ func mediaTypeOf(given Header) (mediaType string, isJSON bool, err error) {
 	return strings.Clone(mediaType), false, nil
 }
 
-// messageOfItem is messageOf for one of many.
-func messageOfItem(item *wire.PublishItem) (m *message, body []byte, err error) {
-	m = newMessage(item.Topic)
+// messageOfItem returns the message of one of many, or of a command.
+func messageOfItem(item *wire.PublishItem, most int) (*Message, error) {
+	m := newMessage(item.Topic)
 	mediaType, body, err := payloadOf(item)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if m.Type, m.isJSON, err = mediaTypeOf(Header{mediaType, 1}); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return m, body, m.takeMembers(item)
+	if err := m.takeMembers(item); err != nil {
+		return nil, err
+	}
+	return m, m.SetPayload(body, most)
 }
 
 // payloadOf returns the payload and its type.
@@ -204,7 +226,7 @@ func payloadOf(item *wire.PublishItem) (mediaType string, body []byte, err error
 }
 
 // takeMembers takes the other members.
-func (m *message) takeMembers(item *wire.PublishItem) error {
+func (m *Message) takeMembers(item *wire.PublishItem) error {
 	if ttl := item.TTL; ttl != nil {
 		if *ttl < 1 || *ttl > MaxTTLSeconds {
 			return outside("ttl", strconv.FormatUint(*ttl, 10), 1, MaxTTLSeconds)

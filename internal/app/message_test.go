@@ -12,7 +12,7 @@ import (
 )
 
 func TestAPublishIsReadFromQueryAndHeaders(t *testing.T) {
-	m, err := messageOf(Publish{
+	m, err := MessageOf(Head{
 		Topic: "a", Query: "client=a.b:c-d_e&key=k&ttl=2", ContentType: Header{"text/plain", 1}, IdempotencyKey: Header{`"i d"`, 1},
 	})
 	require.NoError(t, err)

@@ -15,7 +15,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/problem"
-	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
@@ -86,23 +85,24 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 		{"reserved_topic", func() { topic = "a"; _ = l.AdmitTopic("a", ann) }},
 		{"forbidden", func() { g.allowsLittle = false }},
 		{"topics.r.rate", reload(func(c *limit.Config) { c.Rules = nil })},
-		{"limits.calls", held.End},
 		{"invalid_body", func() { body = "1" }},
+		{"limits.calls", held.End},
 		{"hook_failed", func() {}},
 	} {
-		_, err := a.Publish(t.Context(), from, Publish{Topic: topic, ContentType: Header{"application/json", 1}, Payload: []byte(body)})
+		_, err := a.post(t.Context(), from, posting{Topic: topic, ContentType: Header{"application/json", 1}, Payload: []byte(body)})
 		require.ErrorContains(t, err, step.refused, "check %d", i)
 		step.mend()
 	}
 }
 
-// A wrong token spends the rate of its address also if the publish must not wait and has a key:
-// then the token is looked at early.
-func TestAWrongTokenWithAKeySpendsItsRate(t *testing.T) {
+// A wrong token spends the rate of its address also if it was looked at before.
+func TestAWrongTokenSpendsItsRate(t *testing.T) {
 	l := limit.New(limit.Config{Rates: limit.Rates{limit.Publishes: {limit.Address: nothing}}}, metrics.New("test"))
 	a := newApp(t, func(c *Config) { c.Authority, c.Limiter = &gatekeeper{knowsNobody: true}, l })
 	for _, code := range []wire.Code{wire.CodeUnauthorized, wire.CodeLimited} {
-		_, err := a.Publish(NoWait, Caller{Who: l.WhoAt(addr)}, Publish{Topic: "a", ContentType: Header{"application/json", 1}, IdempotencyKey: Header{"k", 1}, Payload: []byte("1")})
+		c := Caller{Who: l.WhoAt(addr)}
+		require.True(t, a.Recognise(&c), "no signature is to be checked")
+		_, err := a.post(t.Context(), c, posting{Topic: "a"})
 		require.ErrorContains(t, err, string(code))
 	}
 }
@@ -159,7 +159,7 @@ var subscribes = map[string]struct {
 			return err
 		}
 		c := &commands{app: a, caller: from}
-		_, _, err = c.carryOut(context.Background(), s, &wire.Command{Subscribe: []wire.Start{{Topic: topic}}}, nil)
+		_, _, err = c.carryOut(context.Background(), s, &wire.Command{Subscribe: []wire.Start{{Topic: topic}}}, &slot{})
 		return err
 	}},
 }
@@ -217,51 +217,80 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 				}
 				step.mend()
 			}
-			held, err = l.Begin(NoWait, limit.Who{}, false)
-			require.NoError(t, err, "every slot is free again")
+			held, free, err := l.TryBegin(limit.Who{})
+			require.NoError(t, err)
+			require.True(t, free, "every slot is free again")
 			held.End()
 			require.False(t, a.cfg.Broker.Has("a"), "nothing was joined")
 		})
 	}
 }
 
-// A call that must not wait returns ErrWouldWait, and spends nothing.
-func TestACallThatMustNotWaitSpendsNothing(t *testing.T) {
-	m := metrics.New("test")
-	var rates limit.Rates
-	for _, kind := range limit.Kinds() {
-		rates[kind][limit.All] = nothing
+// Send does not wait. What waits is published once, and gives back its slot. If its client leaves
+// first, it is not published.
+func TestSendDoesNotWait(t *testing.T) {
+	for name, row := range map[string]struct {
+		topic string
+		left  bool
+		err   string
+	}{
+		"for a slot":                        {topic: "a"},
+		"for the hook":                      {topic: "asked"},
+		"for a slot, and the client leaves": {topic: "a", left: true, err: "canceled"},
+		"for the hook, which panics":        {topic: "asked", err: errPanicked.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := limit.New(limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Hour}, metrics.New("test"))
+			goesOn := make(chan struct{})
+			a := newApp(t, func(c *Config) {
+				c.Limiter, c.Hook = l, meanwhile(func() {
+					<-goesOn
+					if row.err != "" {
+						panic("BUG")
+					}
+				})
+				c.Broker.Reload(broker.Config{HookTopics: []string{"asked"}}, time.Now())
+			})
+			held, err := l.Begin(t.Context(), limit.Who{}, false)
+			require.NoError(t, err)
+			p, m, err := a.begin(t.Context(), Caller{}, posting{Topic: row.topic, IdempotencyKey: Header{"k", 1}, Payload: []byte("1")})
+			require.NoError(t, err)
+			if row.topic == "asked" {
+				held.End()
+			}
+			_, over, err := p.Send(m)
+			require.NoError(t, err)
+			require.False(t, over)
+			results := make(chan error, 2)
+			giveUp := p.Continue(func(_ wire.Published, err error) { results <- err })
+			require.Empty(t, results)
+			if row.left {
+				giveUp()
+			} else {
+				close(goesOn)
+				if row.topic == "a" {
+					held.End()
+				}
+			}
+			err = <-results
+			if row.err != "" {
+				require.ErrorContains(t, err, row.err)
+				require.False(t, a.cfg.Broker.Has(row.topic))
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, `1`, string(newest(t, a, row.topic).Data))
+			}
+			if row.left {
+				held.End()
+			}
+			held, free, err := l.TryBegin(limit.Who{})
+			require.NoError(t, err)
+			require.True(t, free, "the slot is free again")
+			held.End()
+			_, _, underWay := a.cfg.Broker.Claim("", &wire.Message{Position: wire.Position{Topic: row.topic}, ID: "k"}, 0, time.Now())
+			require.Nil(t, underWay, "the key is free again, or used")
+		})
 	}
-	l := limit.New(limit.Config{Calls: 1, Rates: rates}, m)
-	a := newApp(t, func(c *Config) {
-		c.Limiter, c.Authorize = l, asksAbout("asked")
-		c.Broker.Reload(broker.Config{HookTopics: []string{"asked"}}, time.Now())
-	})
-	publish := func(topic string) error {
-		_, err := a.Publish(NoWait, Caller{}, Publish{Topic: topic, Payload: []byte("1")})
-		return err
-	}
-	poll := func(topic string) error {
-		s, _, err := a.PollTopics(NoWait, Caller{}, TopicPoll{Query: "topic=" + topic})
-		if err == nil {
-			a.End(s)
-		}
-		return err
-	}
-	held, err := l.Begin(t.Context(), limit.Who{}, false)
-	require.NoError(t, err)
-	require.ErrorIs(t, publish("a"), ErrWouldWait, "for a slot")
-	held.End()
-	require.ErrorIs(t, publish("asked"), ErrWouldWait, "for the hook")
-	require.ErrorIs(t, poll("a.*"), ErrWouldWait, "for a search")
-	require.ErrorIs(t, poll("asked"), ErrWouldWait, "for the authorize hook")
-	require.NoError(t, publish("a"))
-	require.NoError(t, poll("a"))
-	require.ErrorContains(t, publish("a"), "rates.publishes.all")
-	require.ErrorContains(t, poll("a"), "rates.polls.all")
-	held, err = l.Begin(NoWait, limit.Who{}, false)
-	require.NoError(t, err, "every slot is free again")
-	held.End()
 }
 
 // asksAbout is an authorizer that agrees, but not at once, about one topic.
@@ -272,15 +301,6 @@ func (topic asksAbout) Selects(topics []wire.Start) bool {
 }
 
 func (asksAbout) Authorize(ctx context.Context, _ hook.Subscribing) error { return ctx.Err() }
-
-// A reload may switch the hook on after the first check. The call still does not wait.
-func TestAHookThatWasJustAddedIsNotWaitedFor(t *testing.T) {
-	a := newApp(t, func(c *Config) { c.Authorize = asksAbout("a") })
-	_, err := a.mayOpen(NoWait, &Caller{}, limit.Polls, false, func() (session.Opening, error) {
-		return session.Opening{Topics: []wire.Start{{Topic: "a"}}}, nil
-	})
-	require.ErrorIs(t, err, ErrWouldWait)
-}
 
 // finished returns the reply to a command that does not end the connection.
 func finished(finish transport.Finish, _ ...func()) *wire.Reply {
@@ -302,12 +322,15 @@ func TestACommandThatMustWaitRunsLater(t *testing.T) {
 	held, err := l.Begin(t.Context(), limit.Who{}, false)
 	require.NoError(t, err)
 	for _, command := range []string{`{"publish":{"topic":"a","data":1},"ref":1}`, `{"subscribe":["b"],"ref":1}`} {
-		reply, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(command)}, nil)
+		done := make(chan *wire.Reply, 1)
+		reply, later, giveUp, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(command)}, func(f transport.Finish) { done <- finished(f) })
 		require.NoError(t, err)
 		require.Nil(t, reply)
-		require.NotNil(t, later, command)
-		done := make(chan *wire.Reply)
-		go func() { done <- finished(later(t.Context())) }()
+		if later != nil {
+			go func() { done <- finished(later(t.Context())) }()
+		} else {
+			require.NotNil(t, giveUp, command)
+		}
 		held.End()
 		require.Nil(t, (<-done).Problem, "it is the first")
 		held, err = l.Begin(t.Context(), limit.Who{}, false)
@@ -323,7 +346,7 @@ func TestACommandThatTheApplicationIsAskedAboutRunsLater(t *testing.T) {
 	d, err := a.Connect(t.Context(), Caller{}, "topic=x", Accepts{})
 	require.NoError(t, err)
 	defer a.End(d.Session)
-	reply, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"subscribe":["asked"],"ref":1}`)}, nil)
+	reply, later, _, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"subscribe":["asked"],"ref":1}`)}, nil)
 	require.NoError(t, err)
 	require.Nil(t, reply)
 	finish, _ := later(t.Context())

@@ -1,10 +1,7 @@
 package app
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +9,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -28,176 +26,233 @@ type Hook interface {
 // Call it at most once. The error may be a *wire.Problem.
 type Body func(most int) ([]byte, error)
 
-// A Publish is a request to publish one message, or many.
+// A Publish is a publish under way. BeginPublish makes the checks that need no body. Send, once
+// the message is there, goes on as far as that needs no waiting. If that is not the end, Continue
+// has a goroutine wait for the rest, and the log answers without one. Use it from one goroutine
+// at a time.
 type Publish struct {
-	Topic, Query                string // the query is raw; many messages name their topics
-	ContentType, IdempotencyKey Header
+	app    *App
+	ctx    context.Context // ends waiting
+	caller Caller
+	to     broker.Route
 
-	// Payload is the body; Publish copies it. If Body is not nil, it reads the body
-	// instead.
-	Payload []byte
-	Body    Body
-
-	// Then, unless nil, gets the result of a publish that has to wait for the log. The call
-	// does not wait, and its error is ErrPending.
-	Then Then
+	// From Send on.
+	m       *Message
+	pending *atomic.Int64 // of its session; nil: it states none
+	slot    slot
+	claim   broker.Claim    // of the idempotency key
+	another <-chan struct{} // closed when another publish with the key is over
+	asked   bool            // the hook was asked
+	span    *observe.Publish
+	waits   wait
+	result  broker.Result               // if it waits for nothing
+	done    func(wire.Published, error) // gets the result
 }
 
-// A Then gets the result of a publish. The log calls it, so it must not block.
-type Then func(wire.Published, error)
+// A wait is what a publish waits for.
+type wait uint8
 
-// A Header is the first value of a header, and the number of values. A slice would be an
-// allocation for each publish on the lane.
-type Header struct {
-	Value string
-	Count int
-}
+const (
+	forNothing wait = iota // it is over
+	forSlot
+	forKey // another publish with the same key
+	forHook
+	forLog
+)
 
-// HeaderOf returns a header with values, as net/http has them.
-func HeaderOf(values []string) Header {
-	if len(values) == 0 {
-		return Header{}
-	}
-	return Header{values[0], len(values)}
-}
-
-// Publish publishes one message.
-func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.Published, err error) {
+// BeginPublish checks that the caller may publish to a topic. It waits only if the signature of
+// the caller's token is to be checked; see Recognise. Later waits end with ctx.
+func (a *App) BeginPublish(ctx context.Context, c Caller, topic string) (p Publish, err error) {
 	defer a.recovered(&err)
-	var s slot
-	defer s.end()
-	w := a.newPending(p.Then)
-	defer func() { w.send(&s, err) }()
-	to := w.route(a.cfg.Broker.Route(p.Topic))
-	key, _ := idOf(p.IdempotencyKey) // messageOf returns the error
-	return a.publish(ctx, &c, &s, to, p.Topic, key, func() (*message, []byte, error) {
-		m, err := messageOf(p)
-		if err != nil || p.Body == nil {
-			return m, bytes.Clone(p.Payload), err
+	if why := a.cfg.Sessions.Draining(); why != nil {
+		return p, why
+	}
+	p = Publish{app: a, ctx: ctx, caller: c, to: a.cfg.Broker.Route(topic)}
+	if err := a.admit(ctx, &p.caller, limit.Publishes); err != nil {
+		return p, err
+	}
+	return p, a.mayPublish(&p.caller, p.to, topic)
+}
+
+// beginItem is BeginPublish for one of many messages, or for a command. It returns its message, too.
+func (a *App) beginItem(ctx context.Context, c Caller, item *wire.PublishItem) (Publish, *Message, error) {
+	p, err := a.BeginPublish(ctx, c, item.Topic)
+	if err != nil {
+		return p, nil, err
+	}
+	m, err := messageOfItem(item, a.Limits().MessageBytes)
+	return p, m, err
+}
+
+// Send publishes m, which it keeps, once for each idempotency key of the publisher. It does not
+// wait: if it returns false, call Continue.
+func (p *Publish) Send(m *Message) (published wire.Published, over bool, err error) {
+	over = true
+	defer p.app.recovered(&err)
+	if p.pending, err = p.app.countPending(&p.caller, m.session); err != nil { // one that waits for a slot counts
+		return published, over, err
+	}
+	p.m = m
+	p.ctx, p.span = p.app.cfg.Traces.Publish(p.ctx, m.Position.Topic)
+	p.step()
+	if p.waits != forNothing {
+		return published, false, nil
+	}
+	p.release()
+	return p.result.Published, true, p.result.Err
+}
+
+// Continue calls done with the result of a publish that waits, once: perhaps before it returns,
+// on any goroutine, and without a lock. giveUp ends the wait, unless the log has the message.
+func (p *Publish) Continue(done func(wire.Published, error)) (giveUp context.CancelFunc) {
+	q := *p // only a publish that waits is on the heap
+	q.done = done
+	if q.waits == forLog {
+		q.append()
+		return func() {}
+	}
+	q.ctx, giveUp = context.WithCancel(q.ctx)
+	go func() {
+		defer giveUp()
+		q.finish()
+	}()
+	return giveUp
+}
+
+// Await is Send for a caller that waits.
+func (p *Publish) Await(m *Message) (wire.Published, error) {
+	published, over, err := p.Send(m)
+	if over {
+		return published, err
+	}
+	result := make(chan broker.Result, 1)
+	p.Continue(func(published wire.Published, err error) { result <- broker.Result{Published: published, Err: err} })
+	r := <-result
+	return r.Published, r.Err
+}
+
+// finish waits, and goes on, until the publish is over or the log has it.
+func (p *Publish) finish() {
+	for p.waits != forNothing && p.waits != forLog {
+		if err := p.wait(); err != nil {
+			p.end(broker.Result{Err: err})
+		} else {
+			p.step()
 		}
-		body, err := p.Body(a.Limits().MessageBytes)
-		return m, body, err
-	})
-}
-
-// AppendWaits reports whether publishes wait for the log.
-func (a *App) AppendWaits() bool { return a.cfg.Broker.AppendWaits() }
-
-// A pending publish waits for the log, and holds its slot. A nil *pending is valid: the
-// publish does not wait for the log, or the call waits with it.
-type pending struct {
-	slot   slot
-	commit *broker.Commit
-}
-
-// newPending returns a pending for a publish that may wait for the log, or nil if then is nil.
-func (a *App) newPending(then Then) *pending {
-	if then == nil {
-		return nil
 	}
-	w := &pending{}
-	w.commit = a.cfg.Broker.NewCommit(func(_ int, published wire.Published, err error) {
-		w.slot.end()
-		w.slot.span.End(published, err)
-		then(published, err)
-	})
-	return w
-}
-
-// route returns the route of the publish.
-func (w *pending) route(to broker.Route) broker.Route {
-	if w == nil {
-		return to
-	}
-	return to.In(w.commit)
-}
-
-// send sends the publish to the log. If err, that of the call, is ErrPending, the slot moves
-// from the call to w.
-func (w *pending) send(s *slot, err error) {
-	if w == nil {
+	if p.waits == forLog {
+		p.append()
 		return
 	}
-	if errors.Is(err, ErrPending) {
-		w.slot, *s = *s, slot{}
-	}
-	w.commit.Send()
+	p.release()
+	p.done(p.result.Published, p.result.Err)
 }
 
-// publishItem publishes one of many messages, or a message from a two-way connection.
-func (a *App) publishItem(ctx context.Context, c *Caller, s *slot, to broker.Route, item *wire.PublishItem) (wire.Published, error) {
-	key := ""
-	if item.ID != nil {
-		key = *item.ID
+// end notes the result.
+func (p *Publish) end(r broker.Result) { p.waits, p.result = forNothing, r }
+
+// step goes on until the publish has ended, or waits.
+func (p *Publish) step() {
+	var err error
+	defer func() {
+		if err != nil {
+			p.end(broker.Result{Err: err})
+		}
+	}()
+	defer p.app.recovered(&err)
+	a, m := p.app, p.m
+	if !p.slot.try(a, &p.caller) {
+		p.waits = forSlot
+		return
 	}
-	return a.publish(ctx, c, s, to, item.Topic, key, func() (*message, []byte, error) { return messageOfItem(item) })
+	if err = p.slot.err; err != nil {
+		return
+	}
+	if m.ID != "" && !p.claim.IsHeld() {
+		var earlier broker.Result
+		p.claim, earlier, p.another = a.cfg.Broker.Claim(p.caller.grant.Subject, &m.Message, m.ttl, time.Now())
+		switch {
+		case p.another != nil:
+			p.waits = forKey
+			return
+		case !p.claim.IsHeld():
+			p.end(earlier)
+			return
+		}
+	}
+	if p.to.Rule().Hook && !p.asked {
+		p.waits = forHook
+		return
+	}
+	by := p.caller.grant
+	if err = a.checkGrant(by); err != nil { // the body, the slot and the hook may have taken long
+		return
+	}
+	// Neither the request nor the hook's answer can state another identity, and the
+	// idempotency key does not stand for it.
+	if p.to.Rule().Identity && by.Subject != "" {
+		m.By, m.Claims = by.Subject, by.Claims
+	}
+	a.cfg.Traces.Append(p.ctx)
+	if a.cfg.Broker.AppendWaits() {
+		p.waits = forLog
+		return
+	}
+	r, _ := a.cfg.Broker.Send(p.to, p.claim, &m.Message, m.ttl, time.Now(), nil)
+	p.end(r)
 }
 
-// publish checks and publishes a message. It calls read after the checks that need no
-// body. The slot may be held already.
-func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, topic, key string, read func() (*message, []byte, error)) (wire.Published, error) {
-	if why := a.cfg.Sessions.Draining(); why != nil {
-		return wire.Published{}, why
+// append gives the message to the log, which ends the publish.
+func (p *Publish) append() {
+	end := func(r broker.Result) {
+		p.end(r)
+		p.release()
+		p.done(r.Published, r.Err)
 	}
-	mustNotWait := ctx.Err() != nil
-	if mustNotWait {
-		if err := a.takeEarlyToPublish(c, s, to, topic, key); err != nil {
-			return wire.Published{}, err
-		}
+	if r, over := p.app.cfg.Broker.Send(p.to, p.claim, &p.m.Message, p.m.ttl, time.Now(), end); over {
+		end(r)
 	}
-	if err := a.admit(ctx, c, limit.Publishes); err != nil {
-		return wire.Published{}, err
-	}
-	if err := a.mayPublish(c, to, topic); err != nil {
-		return wire.Published{}, err
-	}
-	m, body, err := read()
-	if err != nil {
-		return wire.Published{}, err
-	}
-	pending, err := a.countPending(c, m.session) // a publish that waits for a slot counts
-	if err != nil {
-		return wire.Published{}, err
-	}
-	if pending != nil {
-		defer pending.Add(-1)
-	}
-	ctx, s.span = a.cfg.Traces.Publish(ctx, topic)
-	var published wire.Published
-	if err = s.take(ctx, a, c); err == nil {
-		published, err = a.publishMessage(ctx, c, to, m, body)
-	}
-	if mustNotWait {
-		err = orWouldWait(err)
-	}
-	switch {
-	case s.span == nil, errors.Is(err, ErrPending): // the span ends with w
-	case errors.Is(err, ErrWouldWait):
-		s.span = nil // the call is made again, with another span
-	default:
-		s.span.End(published, err)
-	}
-	return published, err
 }
 
-// takeEarlyToPublish takes the slot of a publish that must not wait, unless the publish
-// would wait for something else.
-func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key string) error {
-	if to.Rule().Hook || a.AppendWaits() && !to.Defers() {
-		return ErrWouldWait
+// release gives back what the publish holds.
+func (p *Publish) release() {
+	p.app.cfg.Broker.Release(p.claim)
+	p.slot.end()
+	if p.pending != nil {
+		p.pending.Add(-1)
 	}
-	if key != "" {
-		if err := a.recognise(c); errors.Is(err, auth.ErrUnverified) {
-			return ErrWouldWait
-		} else if err != nil {
-			return cmp.Or(a.cfg.Limiter.Admit(limit.Publishes, 1, c.Who, limit.Address), err)
-		}
-		// If another begins after this check, this publish has spent its rates in vain.
-		if a.cfg.Broker.IsUnderWay(c.grant.Subject, topic, key) {
-			return ErrWouldWait
+	p.span.End(p.result.Published, p.result.Err)
+}
+
+// wait waits for what the publish waits for.
+func (p *Publish) wait() (err error) {
+	a, m := p.app, p.m
+	defer a.recovered(&err)
+	switch p.waits {
+	case forSlot:
+		return p.slot.take(p.ctx, a, &p.caller)
+	case forHook:
+		p.asked = true
+		return a.cfg.Hook.Publish(p.ctx, principalOf(&p.caller), &m.Message, m.ttl, func(item *wire.PublishItem) error {
+			return m.become(item, a.Limits().MessageBytes)
+		})
+	}
+	// Another publish with the key. It may wait for the hook, and fail. Publishes that wait for it
+	// hold slots that others need, so at most a quarter of the slots may.
+	if p.to.Rule().Hook {
+		defer a.repeats.Add(-1)
+		if most := a.cfg.Limiter.Config().Calls / 4; a.repeats.Add(1) > int64(max(1, most)) {
+			a.cfg.Metrics.Limited.WithLabelValues("calls").Inc()
+			return problem.New(wire.CodeOverloaded, "retry with the same key after retry_after_ms",
+				"a publish with this idempotency key is in progress, and too many retries already wait").Retry(time.Second)
 		}
 	}
-	return s.takeEarly(a, c)
+	select {
+	case <-p.another:
+		return nil
+	case <-p.ctx.Done():
+		return p.ctx.Err()
+	}
 }
 
 // mayPublish checks the name, the permission, and the rates of the topic.
@@ -230,59 +285,4 @@ func (a *App) countPending(c *Caller, id string) (pending *atomic.Int64, err err
 		return nil, a.cfg.Limiter.TooManyPending(c.Who)
 	}
 	return &s.Pending, nil
-}
-
-// publishMessage publishes m with a body, which it keeps, once for each idempotency key of
-// the publisher. It asks the hook first, if the topic has one. It waits for another publish
-// with the same key, at most until ctx ends.
-func (a *App) publishMessage(ctx context.Context, c *Caller, to broker.Route, m *message, body []byte) (wire.Published, error) {
-	if err := m.setPayload(body, a.Limits().MessageBytes); err != nil {
-		return wire.Published{}, err
-	}
-	if m.ID == "" {
-		return a.askAndPublish(ctx, c, to, broker.Key{}, m)
-	}
-	publish := func(k broker.Key) (wire.Published, error) { return a.askAndPublish(ctx, c, to, k, m) }
-	await := broker.UntilDone(ctx)
-	if to.Rule().Hook {
-		await = a.awaitSameKey(ctx)
-	}
-	return a.cfg.Broker.Once(to.Await(await), c.grant.Subject, &m.Message, m.ttl, time.Now(), publish)
-}
-
-// askAndPublish adds the publisher's identity last: neither the request nor the hook's
-// answer can state another, and the idempotency key does not stand for it.
-func (a *App) askAndPublish(ctx context.Context, c *Caller, to broker.Route, k broker.Key, m *message) (wire.Published, error) {
-	if to.Rule().Hook {
-		err := a.cfg.Hook.Publish(ctx, principalOf(c), &m.Message, m.ttl, func(item *wire.PublishItem) error {
-			return m.become(item, a.Limits().MessageBytes)
-		})
-		if err != nil {
-			return wire.Published{}, err
-		}
-	}
-	by := c.grant
-	if err := a.checkGrant(by); err != nil { // the body, the slot and the hook may have taken long
-		return wire.Published{}, err
-	}
-	if to.Rule().Identity && by.Subject != "" {
-		m.By, m.Claims = by.Subject, by.Claims
-	}
-	a.cfg.Traces.Append(ctx)
-	return a.cfg.Broker.PublishBy(to, k, &m.Message, m.ttl, time.Now())
-}
-
-// awaitSameKey waits for another publish with the same idempotency key, which may wait for
-// the hook, and fail. Publishes that wait hold slots that others need, so at most a
-// quarter of the slots may.
-func (a *App) awaitSameKey(ctx context.Context) broker.Await {
-	return func(over <-chan struct{}) error {
-		defer a.repeats.Add(-1)
-		if most := a.cfg.Limiter.Config().Calls / 4; a.repeats.Add(1) > int64(max(1, most)) {
-			a.cfg.Metrics.Limited.WithLabelValues("calls").Inc()
-			return problem.New(wire.CodeOverloaded, "retry with the same key after retry_after_ms",
-				"a publish with this idempotency key is in progress, and too many retries already wait").Retry(time.Second)
-		}
-		return broker.UntilDone(ctx)(over)
-	}
 }

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -16,10 +17,18 @@ func TestAPublishAllocatesWhatItKeeps(t *testing.T) {
 	a := newApp(t)
 	topic, payload, contentType := []byte("a"), []byte("1"), "application/json"
 	publish := func() {
-		_, err := a.Publish(NoWait, Caller{}, Publish{
-			Topic: string(topic), Payload: payload, ContentType: HeaderOf([]string{contentType}),
-		})
+		p, err := a.BeginPublish(t.Context(), Caller{}, string(topic))
 		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := MessageOf(Head{Topic: string(topic), ContentType: HeaderOf([]string{contentType})})
+		if err == nil {
+			err = m.SetPayload(bytes.Clone(payload), 1000)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, over, err := p.Send(m); err != nil || !over {
 			t.Fatal(err)
 		}
 	}

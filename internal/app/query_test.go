@@ -130,7 +130,7 @@ func TestABodyIsReadOnlyForACallerWithRights(t *testing.T) {
 			"session": {row.subscribe, func(b Body) error { _, err := a.OpenSession(t.Context(), Caller{}, b); return err }},
 			"poll":    {row.subscribe, func(b Body) error { _, _, err := a.PollTopics(t.Context(), Caller{}, TopicPoll{Body: b}); return err }},
 			"many": {row.manage, func(b Body) error {
-				return a.PublishMany(t.Context(), Caller{}, Publish{ContentType: Header{"application/json", 1}, Body: b}, nil)
+				return a.PublishMany(t.Context(), Caller{}, Head{ContentType: Header{"application/json", 1}}, b, nil)
 			}},
 		} {
 			read := false
@@ -239,7 +239,7 @@ func TestEveryRequestIsReadStrictly(t *testing.T) {
 	inCBOR := func(text string) []byte { return cbor.AppendFromJSON(nil, []byte(text)) } // with a member twice, no map
 	many := func(mediaType, body string) (err error) {
 		var answer []byte
-		err = a.PublishMany(t.Context(), Caller{}, Publish{ContentType: Header{mediaType, 1}, Body: bodyOf(body)}, func(_ string, parts iter.Seq[[]byte]) error {
+		err = a.PublishMany(t.Context(), Caller{}, Head{ContentType: Header{mediaType, 1}}, bodyOf(body), func(_ string, parts iter.Seq[[]byte]) error {
 			for part := range parts {
 				answer = append(answer, part...)
 			}

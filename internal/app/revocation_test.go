@@ -84,10 +84,14 @@ func (g *guarded) connect(c Caller, id string) transport.Duplex {
 // command sends a command, and returns the problem in its reply.
 func (g *guarded) command(d transport.Duplex, command string) error {
 	g.Helper()
-	reply, later, err := d.Do(g.Context(), d.Session, transport.Action{Command: []byte(command)}, nil)
+	done := make(chan *wire.Reply, 1)
+	reply, later, giveUp, err := d.Do(g.Context(), d.Session, transport.Action{Command: []byte(command)}, func(f transport.Finish) { done <- finished(f) })
 	require.NoError(g, err)
-	if later != nil {
+	switch {
+	case later != nil:
 		reply = finished(later(g.Context()))
+	case giveUp != nil:
+		reply = <-done
 	}
 	if reply != nil && reply.Problem != nil {
 		return reply.Problem
@@ -107,7 +111,7 @@ func (g *guarded) revoke(id string) wire.RevokeResult {
 }
 
 func (g *guarded) publish(c Caller, topic string, body Body) error {
-	_, err := g.Publish(g.Context(), c, Publish{Topic: topic, ContentType: Header{"application/json", 1}, Body: body})
+	_, err := g.post(g.Context(), c, posting{Topic: topic, ContentType: Header{"application/json", 1}, Body: body})
 	return err
 }
 

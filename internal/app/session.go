@@ -155,11 +155,6 @@ func (a *App) change(ctx context.Context, c *Caller, s *session.Session, r wire.
 // mayChange checks a change of subscriptions, which read returns. The caller ends the slot, and
 // makes the change.
 func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func() (*session.Session, wire.ChangeRequest, error)) (s *session.Session, r wire.ChangeRequest, err error) {
-	if ctx.Err() != nil {
-		if err := place.takeEarly(a, c); err != nil {
-			return nil, r, err
-		}
-	}
 	if err := a.admit(ctx, c, limit.Requests); err != nil {
 		return nil, r, err
 	}

@@ -61,7 +61,7 @@ func TestALoopDoesWhatIsQuick(t *testing.T) {
 			`{"unsubscribe":["a.>"],"ref":1}`:                                                               false,
 			`{"publish":{"topic":"a","data":` + named(1000) + `},"ref":1}`:                                  true, // at most as large as a command that a loop reads
 		} {
-			reply, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: encoded(format, command)}, nil)
+			reply, later, _, err := d.Do(t.Context(), d.Session, transport.Action{Command: encoded(format, command)}, nil)
 			require.NoError(t, err, command)
 			require.Equal(t, quick, later == nil, command)
 			if later != nil {
@@ -71,7 +71,7 @@ func TestALoopDoesWhatIsQuick(t *testing.T) {
 			require.Nil(t, reply.Problem, command)
 			require.EqualValues(t, 1, *reply.Ref)
 		}
-		_, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: encoded(format, `{"unknown":1,"subscribe":`+named(quickNames+1)+`}`)}, nil)
+		_, later, _, err := d.Do(t.Context(), d.Session, transport.Action{Command: encoded(format, `{"unknown":1,"subscribe":`+named(quickNames+1)+`}`)}, nil)
 		require.NoError(t, err)
 		require.NotNil(t, later, "many topics are not even decoded")
 		require.NotNil(t, finished(later(t.Context())).Problem)
@@ -157,7 +157,7 @@ func TestARenewalThatTakesLongWaitsForItsTurn(t *testing.T) {
 			ids = append(ids, opened.Session)
 		}
 		others := a.takeTurns(t, turns())
-		renew := func(id string) (s *session.Session, patched chan error, reply *wire.Reply, later transport.Later) {
+		renew := func(id string) (s *session.Session, patched chan error, later transport.Later) {
 			d, err := a.Connect(t.Context(), Caller{}, "ack=0&session="+id, Accepts{})
 			require.NoError(t, err)
 			patched = make(chan error, 1)
@@ -165,15 +165,16 @@ func TestARenewalThatTakesLongWaitsForItsTurn(t *testing.T) {
 				patched <- a.ChangeSession(t.Context(), Caller{}, id, bodyOf("{}"), func(wire.SessionChanged) error { return nil })
 			}()
 			synctest.Wait()
-			reply, later, err = d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"auth":"t","ref":1}`)}, nil)
+			_, later, _, err = d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"auth":"t","ref":1}`)}, nil)
 			require.NoError(t, err)
-			return d.Session, patched, reply, later
+			return d.Session, patched, later
 		}
-		_, patched, reply, _ := renew(ids[0])
+		_, patched, later := renew(ids[0])
 		require.NoError(t, <-patched)
+		reply := finished(later(t.Context()))
 		require.Nil(t, reply.Problem)
 
-		s, patched, _, later := renew(ids[1])
+		s, patched, later := renew(ids[1])
 		old := s.Grant()
 		go func() { reply = finished(later(t.Context())) }()
 		synctest.Wait()
@@ -225,7 +226,7 @@ func large(command []byte) (l transport.Large, read *bool) {
 // doLarge returns what carries out a large command.
 func doLarge(t *testing.T, d transport.Duplex, command transport.Large) transport.Later {
 	t.Helper()
-	reply, later, err := d.Do(t.Context(), d.Session, transport.Action{Large: command}, nil)
+	reply, later, _, err := d.Do(t.Context(), d.Session, transport.Action{Large: command}, nil)
 	require.NoError(t, err)
 	require.Nil(t, reply)
 	return later
@@ -283,7 +284,7 @@ func TestAChangeThatWaitsForTheOutputHasNoTurn(t *testing.T) {
 		d := a.connected(t, "json")
 		for _, free := range []bool{true, false} {
 			others := a.takeTurns(t, turns())
-			_, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"subscribe":["a.*"],"ref":1}`)}, nil)
+			_, later, _, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"subscribe":["a.*"],"ref":1}`)}, nil)
 			require.NoError(t, err)
 			var finish transport.Finish
 			var release func()
@@ -320,13 +321,15 @@ func TestAPublishOfAClientThatLeftIsPublished(t *testing.T) {
 		d := a.connected(t, "json")
 		others, err := a.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
-		_, small, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"publish":{"topic":"small","data":1}}`)}, nil)
+		replied := make(chan transport.Finish, 1)
+		_, _, giveUp, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"publish":{"topic":"small","data":1}}`)}, func(f transport.Finish) { replied <- f })
 		require.NoError(t, err)
 		command, _ := large([]byte(`{"publish":{"topic":"large","data":1}}`))
 		ctx, leave := context.WithCancel(t.Context())
 		leave()
 		go func() {
-			finished(small(ctx))
+			giveUp()
+			finished(<-replied)
 			finished(doLarge(t, d, command)(ctx))
 		}()
 		synctest.Wait()

@@ -49,12 +49,12 @@ func newWaitingApp(t *testing.T, cfg limit.Config) (*App, *waitingLog) {
 	return newApp(t, func(c *Config) { c.Broker, c.Metrics, c.Limiter = log.broker, m, limit.New(cfg, m) }), log
 }
 
-// answer waits for an Append of n entries, and applies them, or fails them with err.
-func (l *waitingLog) answer(t *testing.T, n int, err error) {
+// answer waits for an Append of one entry, and applies it, or fails it with err.
+func (l *waitingLog) answer(t *testing.T, err error) {
 	t.Helper()
 	a := <-l.appended
-	require.Len(t, a.entries, n)
-	results := make([]broker.Result, n)
+	require.Len(t, a.entries, 1)
+	results := make([]broker.Result, 1)
 	for i, e := range a.entries {
 		if results[i].Err = err; err == nil {
 			l.last++
@@ -66,95 +66,107 @@ func (l *waitingLog) answer(t *testing.T, n int, err error) {
 	a.done(results)
 }
 
+// collect waits for n Appends.
+func (l *waitingLog) collect(t *testing.T, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(l.appended) == n }, 10*time.Second, time.Millisecond)
+}
+
+// answerAll answers what has been collected.
+func (l *waitingLog) answerAll(t *testing.T, err error) {
+	t.Helper()
+	for range len(l.appended) {
+		l.answer(t, err)
+	}
+}
+
 var errDisk = problem.New(wire.CodeOverloaded, "retry later", "the disk is full")
 
-func publishing(key string) Publish {
-	p := Publish{Topic: "a", ContentType: Header{"application/json", 1}, Payload: []byte("1")}
+func publishing(key string) posting {
+	p := posting{Topic: "a", ContentType: Header{"application/json", 1}, Payload: []byte("1")}
 	if key != "" {
 		p.IdempotencyKey = Header{key, 1}
 	}
 	return p
 }
 
-// An event loop publishes with NoWait. It must not block on a log that does not answer.
-func TestAPublishThatMustNotWaitDoesNotWaitForTheLog(t *testing.T) {
-	a, log := newWaitingApp(t, limit.Config{})
-	_, err := a.Publish(NoWait, Caller{}, publishing(""))
-	require.ErrorIs(t, err, ErrWouldWait)
-	require.Empty(t, log.appended, "it has spent nothing")
-
-	published := make(chan error)
-	go func() {
-		_, err := a.Publish(context.Background(), Caller{}, publishing(""))
-		published <- err
-	}()
-	log.answer(t, 1, nil)
-	require.NoError(t, <-published)
-}
-
-// An event loop has its publish answered by the log, without a goroutine. The publish holds
-// its slot until then.
+// A publish is answered by the log, without a goroutine. It holds its slot until then.
 func TestAPublishIsAnsweredByTheLog(t *testing.T) {
 	a, log := newWaitingApp(t, limit.Config{Calls: 1})
 	var answers []wire.Published
 	var failures []error
-	publish := func() error {
-		p := publishing("")
-		p.Then = func(published wire.Published, err error) {
-			answers, failures = append(answers, published), append(failures, err)
+	send := func() (over bool, err error) {
+		p, m, err := a.begin(t.Context(), Caller{}, publishing(""))
+		require.NoError(t, err)
+		if _, over, err = p.Send(m); !over && p.waits == forLog {
+			p.Continue(func(published wire.Published, err error) {
+				answers, failures = append(answers, published), append(failures, err)
+			})
 		}
-		_, err := a.Publish(NoWait, Caller{}, p)
-		return err
+		require.Equal(t, over, p.waits == forNothing)
+		return p.waits == forSlot, err
 	}
 	for i, cause := range []error{nil, errDisk, nil} {
-		require.ErrorIs(t, publish(), ErrPending)
-		require.ErrorIs(t, publish(), ErrWouldWait, "the slot is taken")
+		waits, err := send()
+		require.NoError(t, err)
+		require.False(t, waits)
+		waits, err = send()
+		require.NoError(t, err)
+		require.True(t, waits, "the slot is taken")
 		require.Len(t, answers, i)
-		log.answer(t, 1, cause)
+		log.answer(t, cause)
 		require.Len(t, answers, i+1)
 		require.Equal(t, cause, failures[i])
 	}
 	require.EqualValues(t, 1, answers[0].Position.Offset)
 	require.EqualValues(t, 2, answers[2].Position.Offset)
 	require.Empty(t, log.appended)
-	gone := publishing("")
-	gone.Payload, gone.Then = []byte("{"), func(wire.Published, error) { t.Error("a refused publish is not answered twice") }
-	_, err := a.Publish(NoWait, Caller{}, gone)
-	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeInvalidBody})
-	require.ErrorIs(t, publish(), ErrPending, "the slot is free")
-	log.answer(t, 1, nil)
+
+	published := make(chan error)
+	go func() {
+		_, err := a.post(context.Background(), Caller{}, publishing(""))
+		published <- err
+	}()
+	log.answer(t, nil)
+	require.NoError(t, <-published, "a goroutine waits")
 }
 
 // The key of a publish that waits for the log is under way until the log has answered.
 func TestAPendingPublishHasItsKey(t *testing.T) {
 	a, log := newWaitingApp(t, limit.Config{})
-	var answers []wire.Published
-	publish := func(payload string) (wire.Published, error) {
+	results := make(chan broker.Result, 10)
+	publish := func(payload string) wait {
 		p := publishing(`"k"`)
 		p.Payload = []byte(payload)
-		p.Then = func(published wire.Published, err error) { answers = append(answers, published) }
-		return a.Publish(NoWait, Caller{}, p)
+		begun, m, err := a.begin(t.Context(), Caller{}, p)
+		require.NoError(t, err)
+		done := func(published wire.Published, err error) { results <- broker.Result{Published: published, Err: err} }
+		published, over, err := begun.Send(m)
+		if over {
+			done(published, err)
+		} else {
+			begun.Continue(done)
+		}
+		return begun.waits
 	}
-	for _, cause := range []error{errDisk, nil} {
-		_, err := publish("1")
-		require.ErrorIs(t, err, ErrPending)
-		_, err = publish("1")
-		require.ErrorIs(t, err, ErrWouldWait, "another waits for the first")
-		log.answer(t, 1, cause)
-	}
-	again, err := publish("1")
-	require.NoError(t, err, "the result is remembered")
-	require.Equal(t, answers[1], again)
-	_, err = publish("2")
-	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
-	require.Len(t, answers, 2)
+	require.Equal(t, forLog, publish("1"))
+	require.Equal(t, forKey, publish("1"), "another waits for the first")
+	log.answer(t, errDisk)
+	require.Equal(t, errDisk, (<-results).Err)
+	log.answer(t, nil)
+	first := <-results
+	require.NoError(t, first.Err, "the other is published")
+	require.Equal(t, forNothing, publish("1"), "the result is remembered")
+	require.Equal(t, first, <-results)
+	require.Equal(t, forNothing, publish("2"))
+	require.ErrorIs(t, (<-results).Err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
 	require.Empty(t, log.appended)
 }
 
 // publishMany publishes the lines, and returns the results.
 func publishMany(t *testing.T, a *App, body string) (results []wire.PublishResult) {
-	p := Publish{ContentType: Header{"application/x-ndjson", 1}, Body: bodyOf(body)}
-	err := a.PublishMany(t.Context(), Caller{}, p, func(_ string, parts iter.Seq[[]byte]) error {
+	h := Head{ContentType: Header{"application/x-ndjson", 1}}
+	err := a.PublishMany(t.Context(), Caller{}, h, bodyOf(body), func(_ string, parts iter.Seq[[]byte]) error {
 		dec := json.NewDecoder(bytes.NewReader(slices.Concat(slices.Collect(func(yield func([]byte) bool) {
 			for part := range parts {
 				if !yield(bytes.Clone(part)) {
@@ -175,8 +187,8 @@ func publishMany(t *testing.T, a *App, body string) (results []wire.PublishResul
 	return results
 }
 
-// The messages of one request are one commit of the log. Each has its result in its place.
-func TestManyMessagesAreOneCommit(t *testing.T) {
+// The messages of one request wait for the log together. Each has its result in its place.
+func TestManyMessagesWaitTogether(t *testing.T) {
 	a, log := newWaitingApp(t, limit.Config{Calls: 1})
 	const body = `{"topic":"a","data":1}
 {"topic":"not a topic","data":1}
@@ -186,7 +198,8 @@ func TestManyMessagesAreOneCommit(t *testing.T) {
 	done := make(chan []wire.PublishResult)
 	publish := func() { done <- publishMany(t, a, body) }
 	go publish()
-	log.answer(t, 3, nil)
+	log.collect(t, 3)
+	log.answerAll(t, nil)
 	first := <-done
 	require.Len(t, first, 4)
 	require.NotNil(t, first[1].Problem)
@@ -195,7 +208,8 @@ func TestManyMessagesAreOneCommit(t *testing.T) {
 	}
 
 	go publish()
-	log.answer(t, 2, errDisk)
+	log.collect(t, 2)
+	log.answerAll(t, errDisk)
 	second := <-done
 	for _, i := range []int{0, 2} {
 		require.Equal(t, wire.CodeOverloaded, second[i].Problem.Code)
@@ -215,8 +229,8 @@ func TestAKeyTwiceInOneRequest(t *testing.T) {
 {"topic":"a","data":2}
 `)
 	}()
-	log.answer(t, 1, nil)
-	log.answer(t, 1, nil)
+	log.answer(t, nil)
+	log.answer(t, nil)
 	results := <-done
 	require.Equal(t, results[0], results[1])
 	require.EqualValues(t, 2, results[2].Published.Position.Offset)
@@ -231,11 +245,13 @@ func TestACommandIsAnsweredByTheLog(t *testing.T) {
 	var finish transport.Finish
 	command := []byte(`{"publish":{"topic":"a","data":1},"ref":7}`)
 	for _, cause := range []error{nil, errDisk} {
-		_, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: command}, func(f transport.Finish) { finish = f })
-		require.ErrorIs(t, err, transport.ErrPending)
+		_, later, giveUp, err := d.Do(t.Context(), d.Session, transport.Action{Command: command}, func(f transport.Finish) { finish = f })
+		require.NoError(t, err)
+		require.NotNil(t, giveUp)
 		require.Nil(t, later)
+		giveUp() // the log has it
 		require.Nil(t, finish)
-		log.answer(t, 1, cause)
+		log.answer(t, cause)
 		reply, err := finish()
 		require.NoError(t, err)
 		finish = nil
@@ -243,10 +259,4 @@ func TestACommandIsAnsweredByTheLog(t *testing.T) {
 		require.Equal(t, cause != nil, reply.Problem != nil)
 		require.Equal(t, cause == nil, reply.Position != nil)
 	}
-	_, later, err := d.Do(t.Context(), d.Session, transport.Action{Command: command}, nil)
-	require.NoError(t, err)
-	done := make(chan *wire.Reply)
-	go func() { done <- finished(later(t.Context())) }()
-	log.answer(t, 1, nil)
-	require.EqualValues(t, 2, (<-done).Position.Offset, "a connection with a goroutine waits")
 }

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -41,52 +40,36 @@ func keyOf(owner string, m *wire.Message, ttl time.Duration) Key {
 		kind = wire.CBORType
 	}
 	life := binary.BigEndian.AppendUint64(nil, uint64(ttl))
-	return Key{scopeOf(owner, m.Position.Topic, m.ID), digestOf([]byte(kind), life, []byte(m.Key), []byte(m.Client), m.Data)}
+	return Key{digestOf([]byte(owner), []byte(m.Position.Topic), []byte(m.ID)), digestOf([]byte(kind), life, []byte(m.Key), []byte(m.Client), m.Data)}
 }
 
-func scopeOf(owner, topic, key string) Digest {
-	return digestOf([]byte(owner), []byte(topic), []byte(key))
+// A Claim makes an idempotency key the caller's, until the publish with it ends: in Broker.Send,
+// or in Release. Publishes with the same key wait meanwhile. The zero Claim has no key.
+type Claim struct {
+	key  Key
+	used *usedKey
 }
 
-// An Await waits until a channel is closed, or returns why it does not wait.
-type Await func(over <-chan struct{}) error
+// IsHeld reports whether the claim has a key.
+func (c Claim) IsHeld() bool { return c.used != nil }
 
-// UntilDone returns an Await that waits at most until ctx ends.
-func UntilDone(ctx context.Context) Await {
-	return func(over <-chan struct{}) error {
-		select {
-		case <-over:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// Claim claims the key m.ID of an owner for a publish. The caller may change m and ttl afterwards:
+// the key stands for them as they are. If a message with that key was published to the topic
+// within the window, Claim returns the earlier result instead, or the *wire.Problem
+// idempotency_mismatch. If another publish with the key is under way, Claim returns a channel
+// that is closed when that is over. Then call it again. It never waits.
+func (b *Broker) Claim(owner string, m *wire.Message, ttl time.Duration, now time.Time) (c Claim, earlier Result, underWay <-chan struct{}) {
+	return b.keys.claim(keyOf(owner, m, ttl), now)
+}
+
+// Release ends a claim whose publish was not sent: the key is free. It may be called again.
+func (b *Broker) Release(c Claim) {
+	if c.IsHeld() {
+		b.keys.end(c, Result{Err: errReleased})
 	}
 }
 
-// PublishOnce is Publish for a message whose ID is an idempotency key of an owner. If a
-// message with that key was published to the topic within the window, it returns the
-// earlier result. While another publish with the key is under way, it waits, at most
-// until ctx ends. The error is that of ctx or of Publish, or a *wire.Problem:
-// idempotency_mismatch.
-func (b *Broker) PublishOnce(ctx context.Context, owner string, m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
-	return b.Once(UntilDone(ctx), owner, m, ttl, now, func(k Key) (wire.Published, error) { return b.PublishBy(Route{}, k, m, ttl, now) })
-}
-
-// Once is PublishOnce with the caller's own publish, which ends in PublishBy. It is called
-// unless there is an earlier result. It may take long, and may change m: the key stands
-// for m and ttl as Once got them. await waits for another publish, and may be called
-// several times.
-func (b *Broker) Once(await Await, owner string, m *wire.Message, ttl time.Duration, now time.Time, publish func(Key) (wire.Published, error)) (wire.Published, error) {
-	return b.keys.do(await, keyOf(owner, m, ttl), now, publish)
-}
-
-// IsUnderWay reports whether Once would wait now for another publish with the same key.
-func (b *Broker) IsUnderWay(owner, topic, key string) bool {
-	b.keys.mu.Lock()
-	defer b.keys.mu.Unlock()
-	known := b.keys.byScope[scopeOf(owner, topic, key)]
-	return known != nil && known.underWay != nil
-}
+var errReleased = errors.New("the publish was not sent")
 
 // keys are the idempotency keys in use, with the results of their publishes.
 //
@@ -123,66 +106,39 @@ func (k *keys) reload(cfg Config) {
 	k.evictLocked()
 }
 
-// do returns what publish returns, or the result of an earlier publish with the key.
-func (k *keys) do(await Await, key Key, now time.Time, publish func(Key) (wire.Published, error)) (wire.Published, error) {
-	for {
-		mine, found := k.begin(key, now)
-		switch {
-		case mine != nil:
-			return k.publish(mine, key, publish)
-		case found.underWay == nil:
-			return k.repeat(key, found)
-		}
-		if err := await(found.underWay); err != nil {
-			return wire.Published{}, err
-		}
-	}
-}
-
-// begin returns a key that is now under way, or the one found.
-func (k *keys) begin(key Key, now time.Time) (mine *usedKey, found usedKey) {
+// claim is Broker.Claim.
+func (k *keys) claim(key Key, now time.Time) (Claim, Result, <-chan struct{}) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	known := k.byScope[key.Scope]
 	if known == nil || known.underWay == nil && k.hasPassed(known, now) {
-		mine = &usedKey{Key: key, underWay: make(chan struct{})}
-		k.byScope[key.Scope] = mine
-		return mine, usedKey{}
+		defer k.mu.Unlock()
+		known = &usedKey{Key: key, underWay: make(chan struct{})}
+		k.byScope[key.Scope] = known
+		return Claim{key, known}, Result{}, nil
 	}
-	return nil, *known
-}
-
-func (k *keys) publish(mine *usedKey, key Key, publish func(Key) (wire.Published, error)) (published wire.Published, err error) {
-	defer func() { // also if publish panics
-		if !errors.Is(err, ErrPending) { // else Commit ends it
-			published, err = k.end(mine, key, published, err)
-		}
-	}()
-	return publish(key)
-}
-
-// underWay returns the key that is under way for a scope.
-func (k *keys) underWay(scope Digest) *usedKey {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.byScope[scope]
-}
-
-// end ends a publish with a key, and returns its result. If the key is still under way, the
-// publish failed.
-func (k *keys) end(mine *usedKey, key Key, published wire.Published, err error) (wire.Published, error) {
-	k.mu.Lock()
-	if mine.underWay != nil {
-		close(mine.underWay)
-		mine.underWay = nil
-		k.forgetLocked(mine)
-	}
-	used := *mine
+	found := *known
 	k.mu.Unlock()
-	if err == nil && used.Print != key.Print {
-		return k.repeat(key, used) // the log had another publish with the key before
+	if found.underWay != nil {
+		return Claim{}, Result{}, found.underWay
 	}
-	return published, err
+	return Claim{}, k.repeat(key, found), nil
+}
+
+// end ends the publish of a claim, and returns its result. If the key is still under way, the
+// publish failed.
+func (k *keys) end(c Claim, r Result) Result {
+	k.mu.Lock()
+	if c.used.underWay != nil {
+		close(c.used.underWay)
+		c.used.underWay = nil
+		k.forgetLocked(c.used)
+	}
+	used := *c.used
+	k.mu.Unlock()
+	if r.Err == nil && used.Print != c.key.Print {
+		return k.repeat(c.key, used) // the log had another publish with the key before
+	}
+	return r
 }
 
 // applied adds the key of a publish that was applied, unless it is known.
@@ -210,14 +166,14 @@ func (k *keys) applied(key Key, published wire.Published, now time.Time) {
 }
 
 // repeat returns the result of an earlier publish.
-func (k *keys) repeat(key Key, found usedKey) (wire.Published, error) {
+func (k *keys) repeat(key Key, found usedKey) Result {
 	if key.Print != found.Print {
 		k.metrics.IdempotencyMismatched.Inc()
-		return wire.Published{}, problem.New(wire.CodeIdempotencyMismatch, "use a new key for each message",
-			"the idempotency key was already used for another message of this topic, %s", found.Position)
+		return Result{Err: problem.New(wire.CodeIdempotencyMismatch, "use a new key for each message",
+			"the idempotency key was already used for another message of this topic, %s", found.Position)}
 	}
 	k.metrics.IdempotencyRepeated.Inc()
-	return found.Published, nil
+	return Result{Published: found.Published}
 }
 
 // evictLocked drops the oldest keys above the limit.

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -18,10 +17,21 @@ func keyed(topic, id, data string) *wire.Message {
 	return &wire.Message{Position: wire.Position{Topic: topic}, ID: id, Data: []byte(data)}
 }
 
+// once publishes as an owner, after other publishes with the same key.
+func (b *Broker) once(owner string, m *wire.Message, ttl time.Duration) (wire.Published, error) {
+	return b.keys.do(keyOf(owner, m, ttl), time.Now(), func(c Claim) Result {
+		r, over := b.Send(b.Route(m.Position.Topic), c, m, ttl, time.Now(), nil)
+		if !over {
+			panic("the log waits")
+		}
+		return r
+	})
+}
+
 // publishOnce publishes as owner and returns the offset, or 0 for a mismatch.
 func publishOnce(t *testing.T, b *Broker, owner string, m *wire.Message) uint64 {
 	t.Helper()
-	published, err := b.PublishOnce(t.Context(), owner, m, 0, time.Now())
+	published, err := b.once(owner, m, 0)
 	if errors.Is(err, &wire.Problem{Code: wire.CodeIdempotencyMismatch}) {
 		return 0
 	}
@@ -32,11 +42,11 @@ func publishOnce(t *testing.T, b *Broker, owner string, m *wire.Message) uint64 
 func TestARetryGetsTheFirstResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{})
-		first, err := b.PublishOnce(t.Context(), "", keyed("a", "k", "1"), 0, time.Now())
+		first, err := b.once("", keyed("a", "k", "1"), 0)
 		require.NoError(t, err)
 		time.Sleep(Config{}.WithDefaults().IdempotencyWindow - time.Millisecond)
 		b.Sweep(time.Now())
-		again, err := b.PublishOnce(t.Context(), "", keyed("a", "k", "1"), 0, time.Now())
+		again, err := b.once("", keyed("a", "k", "1"), 0)
 		require.NoError(t, err)
 		require.Equal(t, first, again, "the time, too")
 		require.Equal(t, 1, counted(t, b.metrics, "messages_published_total"))
@@ -93,15 +103,15 @@ func TestTheFingerprintCoversTheWholeMessage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBroker(Config{})
 			m, ttl := same()
-			_, err := b.PublishOnce(t.Context(), "", m, ttl, time.Now())
+			_, err := b.once("", m, ttl)
 			require.NoError(t, err)
 			m, ttl = same()
 			change(m, &ttl)
-			_, err = b.PublishOnce(t.Context(), "", m, ttl, time.Now())
+			_, err = b.once("", m, ttl)
 			require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
 			require.Equal(t, 1, counted(t, b.metrics, "idempotency_results_total", "mismatched"))
 			m, ttl = same()
-			again, err := b.PublishOnce(t.Context(), "", m, ttl, time.Now())
+			again, err := b.once("", m, ttl)
 			require.NoError(t, err)
 			require.Equal(t, uint64(1), again.Position.Offset)
 		})
@@ -121,7 +131,7 @@ func TestTheFingerprintDistinguishesCBORFromJSON(t *testing.T) {
 func TestAFailedPublishCanBeRetried(t *testing.T) {
 	b := newBroker(Config{MaxTopics: 1})
 	publish(t, b, "a")
-	_, err := b.PublishOnce(t.Context(), "", keyed("b", "k", "1"), 0, time.Now())
+	_, err := b.once("", keyed("b", "k", "1"), 0)
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
 	require.Empty(t, b.keys.byScope)
 	b.Reload(Config{MaxTopics: 2}, time.Now())
@@ -137,36 +147,17 @@ func TestARepeatNeedsNoTopic(t *testing.T) {
 	require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("a", "k", "1")))
 }
 
-// A publish that waits for another one with the same key ends with its context.
-func TestAWaitForTheSameKeyEndsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBroker(Config{})
-		hold := make(chan struct{})
-		_, err := b.Join(wire.Start{Topic: "a"}, &stuck{release: hold}, true) // the publisher itself offers to it
-		require.NoError(t, err)
-		go publishOnce(t, b, "", keyed("a", "k", "1"))
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		begun := time.Now()
-		_, err = b.PublishOnce(ctx, "", keyed("a", "k", "1"), 0, time.Now())
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Equal(t, time.Second, time.Since(begun))
-		close(hold)
-		require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("a", "k", "1")))
-	})
-}
-
 // The hook may change the message. The key stands for the message before that.
 func TestAKeyStandsForTheUnchangedMessage(t *testing.T) {
 	b := newBroker(Config{})
 	calls := 0
 	once := func(data string) (wire.Published, error) {
 		m := keyed("a", "k", data)
-		return b.Once(UntilDone(t.Context()), "", m, time.Second, time.Now(), func(k Key) (wire.Published, error) {
+		return b.keys.do(keyOf("", m, time.Second), time.Now(), func(c Claim) Result {
 			calls++
 			m.Data, m.Key = []byte("another"), "x"
-			return b.PublishBy(Route{}, k, m, time.Minute, time.Now())
+			r, _ := b.Send(Route{}, c, m, time.Minute, time.Now(), nil)
+			return r
 		})
 	}
 	first, err := once("1")
@@ -179,19 +170,31 @@ func TestAKeyStandsForTheUnchangedMessage(t *testing.T) {
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
 }
 
-// A caller that cannot wait asks first.
-func TestIsUnderWayFindsTheSameKeyOnly(t *testing.T) {
+// A claim is for one owner, one topic and one key, until it is released.
+func TestAClaimIsForItsKeyOnly(t *testing.T) {
 	b := newBroker(Config{})
-	require.False(t, b.IsUnderWay("me", "a", "k"))
-	_, err := b.Once(UntilDone(t.Context()), "me", keyed("a", "k", "1"), 0, time.Now(), func(k Key) (wire.Published, error) {
-		require.True(t, b.IsUnderWay("me", "a", "k"))
-		require.False(t, b.IsUnderWay("you", "a", "k"))
-		require.False(t, b.IsUnderWay("me", "b", "k"))
-		require.False(t, b.IsUnderWay("me", "a", "l"))
-		return wire.Published{}, nil
-	})
-	require.NoError(t, err)
-	require.False(t, b.IsUnderWay("me", "a", "k"), "it is over")
+	claim := func(owner, topic, key string) (Claim, bool) {
+		c, _, underWay := b.Claim(owner, keyed(topic, key, "1"), 0, time.Now())
+		return c, underWay == nil
+	}
+	mine, claimed := claim("me", "a", "k")
+	require.True(t, claimed)
+	_, claimed = claim("me", "a", "k")
+	require.False(t, claimed)
+	for _, other := range [][3]string{{"you", "a", "k"}, {"me", "b", "k"}, {"me", "a", "l"}} {
+		c, claimed := claim(other[0], other[1], other[2])
+		require.True(t, claimed)
+		b.Release(c)
+	}
+	b.Release(mine)
+	again, claimed := claim("me", "a", "k")
+	require.True(t, claimed, "it is over")
+	b.Release(mine)
+	_, claimed = claim("me", "a", "k")
+	require.False(t, claimed, "a claim ends its own use of the key")
+	b.Release(again)
+	b.Release(Claim{})
+	require.Empty(t, b.keys.byScope)
 }
 
 // The log answers late. Meanwhile the window has passed, and the key is used again: the late
@@ -200,28 +203,34 @@ func TestALateAnswerEndsNoOtherUseOfItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &late{}
 		b := NewWithLog(Config{}, metrics.New("test"), time.Now(), l.open)
-		publish := func() (c *Commit, ended func() error) {
-			var end error
-			c = b.NewCommit(func(_ int, _ wire.Published, err error) { end = err })
-			m := keyed("a", "k", "1")
-			_, err := b.Once(UntilDone(t.Context()), "ann", m, 0, time.Now(), func(k Key) (wire.Published, error) {
-				return b.PublishBy(b.Route("a").In(c), k, m, 0, time.Now())
-			})
-			require.ErrorIs(t, err, ErrPending)
-			return c, func() error { return end }
+		claim := func() (Claim, bool) {
+			c, _, underWay := b.Claim("ann", keyed("a", "k", "1"), 0, time.Now())
+			return c, underWay == nil
 		}
-		first, ended := publish()
-		first.Send() // it is applied, but not answered
-		require.False(t, b.IsUnderWay("ann", "a", "k"))
+		send := func(c Claim) (ended func() error) {
+			var end error
+			_, over := b.Send(b.Route("a"), c, keyed("a", "k", "1"), 0, time.Now(), func(r Result) { end = r.Err })
+			require.False(t, over)
+			return func() error { return end }
+		}
+		isUnderWay := func() bool {
+			_, _, underWay := b.Claim("ann", keyed("a", "k", "1"), 0, time.Now())
+			return underWay != nil
+		}
+		first, claimed := claim()
+		require.True(t, claimed)
+		ended := send(first) // it is applied, but not answered
+		require.False(t, isUnderWay())
 		time.Sleep(Config{}.WithDefaults().IdempotencyWindow)
-		second, _ := publish()
-		require.True(t, b.IsUnderWay("ann", "a", "k"))
+		second, claimed := claim()
+		require.True(t, claimed)
+		require.True(t, isUnderWay())
 		late := errors.New("late")
 		l.done([]Result{{Err: late}})
 		require.ErrorIs(t, ended(), late)
-		require.True(t, b.IsUnderWay("ann", "a", "k"), "others wait for the second")
-		second.Send()
-		require.False(t, b.IsUnderWay("ann", "a", "k"))
+		require.True(t, isUnderWay(), "others wait for the second")
+		send(second)
+		require.False(t, isUnderWay())
 	})
 }
 

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -443,31 +442,26 @@ func TestALostTopicMayHaveHadAnyName(t *testing.T) {
 // Publishes that wait for the log count as part of the lag. So none evicts messages that
 // were not offered yet.
 func TestPublishesThatWaitForTheLogLagNotTooFar(t *testing.T) {
-	l := &sequence{}
+	l := &sequence{holds: true}
 	b := NewWithLog(Config{HistoryMessages: 10}, metrics.New("test"), time.Now(), l.open)
 	s := &stuck{release: make(chan struct{})}
 	for range fewSubscribers + 1 {
 		_, err := b.Join(wire.Start{Topic: "a"}, s, true)
 		require.NoError(t, err)
 	}
-	var results, refused int
-	c := b.NewCommit(func(n int, _ wire.Published, err error) {
-		require.NoError(t, err)
-		require.Equal(t, results, n)
-		results++
-	})
+	var refused int
 	for range lagMessages + 10 {
-		_, err := b.PublishBy(b.Route("a").In(c), Key{}, &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
-		if !errors.Is(err, ErrPending) {
-			require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
+		r, over := b.Send(b.Route("a"), Claim{}, &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now(), func(r Result) { require.NoError(t, r.Err) })
+		if over {
+			require.ErrorIs(t, r.Err, &wire.Problem{Code: wire.CodeOverloaded})
 			refused++
 		}
 	}
 	require.Equal(t, 10, refused)
 	require.Empty(t, l.entries)
-	c.Send()
-	c.Send()
-	require.Equal(t, lagMessages, results)
+	require.Len(t, l.held, lagMessages)
+	l.release()
+	require.Len(t, l.entries, lagMessages)
 	held, _ := holds(b, "a")
 	require.Len(t, held, lagMessages, "none was evicted")
 	close(s.release)
@@ -478,14 +472,13 @@ func TestPublishesThatWaitForTheLogLagNotTooFar(t *testing.T) {
 
 // A topic is not forgotten while a publish to it waits for the log.
 func TestATopicIsKeptForAPublishThatWaits(t *testing.T) {
-	l := &sequence{}
+	l := &sequence{holds: true}
 	b := NewWithLog(Config{}, metrics.New("test"), time.Now(), l.open)
-	c := b.NewCommit(func(_ int, _ wire.Published, err error) { require.NoError(t, err) })
-	_, err := b.PublishBy(b.Route("a").In(c), Key{}, &wire.Message{Position: wire.Position{Topic: "a"}}, 0, time.Now())
-	require.ErrorIs(t, err, ErrPending)
+	_, over := b.Send(b.Route("a"), Claim{}, &wire.Message{Position: wire.Position{Topic: "a"}}, 0, time.Now(), func(r Result) { require.NoError(t, r.Err) })
+	require.False(t, over)
 	b.Sweep(time.Now())
 	require.True(t, b.Has("a"))
-	c.Send()
+	l.release()
 	b.Sweep(time.Now().Add(time.Hour))
 	require.False(t, b.Has("a"))
 	consistent(t, b)
@@ -495,6 +488,16 @@ func TestATopicIsKeptForAPublishThatWaits(t *testing.T) {
 type sequence struct {
 	memoryLog
 	entries []Entry
+	holds   bool     // appends wait for release
+	held    []func() // appends that wait
+}
+
+// release carries out the appends that wait.
+func (l *sequence) release() {
+	l.holds = false
+	for _, appends := range l.held {
+		appends()
+	}
 }
 
 func (l *sequence) open(b *Broker) Log {
@@ -503,6 +506,10 @@ func (l *sequence) open(b *Broker) Log {
 }
 
 func (l *sequence) Append(e []Entry, done func([]Result)) {
+	if l.holds {
+		l.held = append(l.held, func() { l.Append(e, done) })
+		return
+	}
 	results := make([]Result, len(e))
 	for i := range e {
 		l.entries = append(l.entries, e[i])

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -38,21 +37,36 @@ func used(n byte, now time.Time) (key Key, published wire.Published) {
 }
 
 // applying returns a publish that is applied.
-func (k *keys) applying(published wire.Published) func(Key) (wire.Published, error) {
-	return func(key Key) (wire.Published, error) {
-		k.applied(key, published, time.UnixMilli(published.Time))
-		return published, nil
+func (k *keys) applying(published wire.Published) func(Claim) Result {
+	return func(c Claim) Result {
+		k.applied(c.key, published, time.UnixMilli(published.Time))
+		return Result{Published: published}
 	}
 }
 
 // noPublish must not be called.
-func noPublish(Key) (wire.Published, error) { panic("published") }
+func noPublish(Claim) Result { panic("published") }
+
+// do publishes with a key, after other publishes with the same key.
+func (k *keys) do(key Key, now time.Time, publish func(Claim) Result) (wire.Published, error) {
+	for {
+		c, r, underWay := k.claim(key, now)
+		switch {
+		case underWay != nil:
+			<-underWay
+			continue
+		case c.IsHeld():
+			r = k.end(c, publish(c))
+		}
+		return r.Published, r.Err
+	}
+}
 
 // fill uses the key with the scope n.
 func fill(t *testing.T, k *keys, n byte, now time.Time) {
 	t.Helper()
 	key, published := used(n, now)
-	_, err := k.do(UntilDone(t.Context()), key, now, k.applying(published))
+	_, err := k.do(key, now, k.applying(published))
 	require.NoError(t, err)
 }
 
@@ -77,10 +91,10 @@ func TestAPublishWithTheSameKeyWaitsForTheFirst(t *testing.T) {
 		calls := 0
 		for range 10 {
 			done.Go(func() {
-				got, err := r.do(UntilDone(t.Context()), asked, time.Now(), func(key Key) (wire.Published, error) {
+				got, err := r.do(asked, time.Now(), func(c Claim) Result {
 					calls++
 					time.Sleep(time.Second)
-					return r.applying(published)(key)
+					return r.applying(published)(c)
 				})
 				require.NoError(t, err)
 				require.Equal(t, published, got)
@@ -103,54 +117,19 @@ func TestAfterAFailureTheWaitingPublishPublishes(t *testing.T) {
 		failed := errors.New("overloaded")
 		var done sync.WaitGroup
 		done.Go(func() {
-			_, err := r.do(UntilDone(t.Context()), asked, time.Now(), func(Key) (wire.Published, error) {
+			_, err := r.do(asked, time.Now(), func(Claim) Result {
 				time.Sleep(time.Second)
-				return wire.Published{}, failed
+				return Result{Err: failed}
 			})
 			require.ErrorIs(t, err, failed)
 		})
 		synctest.Wait()
 		other := asked
 		other.Print = Digest{9}
-		got, err := r.do(UntilDone(t.Context()), other, time.Now(), r.applying(published))
+		got, err := r.do(other, time.Now(), r.applying(published))
 		require.NoError(t, err)
 		require.Equal(t, published, got)
 		done.Wait()
-	})
-}
-
-// A publish that panics ends the wait of others.
-func TestAPanicEndsAPublish(t *testing.T) {
-	r := newTestKeys(Config{})
-	asked, _ := used(1, time.Now())
-	require.Panics(t, func() {
-		_, _ = r.do(UntilDone(t.Context()), asked, time.Now(), func(Key) (wire.Published, error) { panic("BUG") })
-	})
-	require.Empty(t, scopes(t, r))
-	fill(t, r, 1, time.Now())
-}
-
-// The lane cannot wait. It gets an error at once, and nothing changes.
-func TestACallThatCannotWaitFailsAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newTestKeys(Config{})
-		asked, published := used(1, time.Now())
-		go func() {
-			_, _ = r.do(UntilDone(t.Context()), asked, time.Now(), func(key Key) (wire.Published, error) {
-				time.Sleep(time.Second)
-				return r.applying(published)(key)
-			})
-		}()
-		synctest.Wait()
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		_, err := r.do(UntilDone(ctx), asked, time.Now(), noPublish)
-		require.ErrorIs(t, err, context.Canceled)
-		time.Sleep(time.Second)
-		synctest.Wait()
-		got, err := r.do(UntilDone(ctx), asked, time.Now(), noPublish)
-		require.NoError(t, err, "a result needs no wait")
-		require.Equal(t, published, got)
 	})
 }
 
@@ -186,7 +165,7 @@ func TestASweepDropsManyKeys(t *testing.T) {
 	r := newTestKeys(Config{})
 	for n := range 2*sweepTurn + 1 {
 		asked := Key{Scope: digestOf([]byte(fmt.Sprint(n)))}
-		_, err := r.do(UntilDone(t.Context()), asked, time.UnixMilli(1), r.applying(wire.Published{Time: 1}))
+		_, err := r.do(asked, time.UnixMilli(1), r.applying(wire.Published{Time: 1}))
 		require.NoError(t, err)
 	}
 	require.Equal(t, 2*sweepTurn+1, r.count())
@@ -206,14 +185,14 @@ func TestResultsAreRestored(t *testing.T) {
 	}
 	require.Equal(t, []byte{1, 2}, scopes(t, after), "the newest, up to the limit")
 	asked, published := used(1, now)
-	got, err := after.do(UntilDone(t.Context()), asked, now, noPublish)
+	got, err := after.do(asked, now, noPublish)
 	require.NoError(t, err)
 	require.Equal(t, published, got)
 
 	asked.Print = Digest{1}
 	after.applied(asked, published, now)
 	require.Equal(t, []byte{1, 2}, scopes(t, after), "a known key does not change")
-	_, err = after.do(UntilDone(t.Context()), asked, now, noPublish)
+	_, err = after.do(asked, now, noPublish)
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
 }
 

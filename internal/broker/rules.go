@@ -134,38 +134,16 @@ func (r *rules) of(topic string) *TopicRule {
 // A Route has the topic of a publish, which may not exist yet, and its rule. So the rule is
 // resolved once, and all checks of the publish use it. Use a Route for one publish only.
 type Route struct {
-	topic  *topic     // nil: it does not exist
-	rule   *TopicRule // when the route was made
-	commit *Commit    // nil: PublishBy waits for the log
+	topic *topic     // nil: it does not exist
+	rule  *TopicRule // when the route was made
 }
 
 // Route returns the route to a topic.
 func (b *Broker) Route(topic string) Route {
 	if t := b.find(topic); t != nil {
-		return Route{t, t.rule.Load(), nil}
+		return Route{t, t.rule.Load()}
 	}
-	return Route{nil, b.settings.Load().rules.of(topic), nil}
-}
-
-// In returns the route of a publish that is to be in a Commit, which may be nil.
-func (r Route) In(c *Commit) Route {
-	r.commit = c
-	return r
-}
-
-// Defers reports whether the publish is to be in a Commit.
-func (r Route) Defers() bool { return r.commit != nil }
-
-// Await returns an Await that first sends what the route's Commit has. Otherwise two requests
-// could wait for publishes in each other's Commits.
-func (r Route) Await(await Await) Await {
-	if r.commit == nil {
-		return await
-	}
-	return func(over <-chan struct{}) error {
-		r.commit.Send()
-		return await(over)
-	}
+	return Route{nil, b.settings.Load().rules.of(topic)}
 }
 
 // Exists reports whether the topic exists.

@@ -44,12 +44,12 @@ func TestATopicUsesItsRule(t *testing.T) {
 	b.Reload(Config{Rules: []Rule{{Pattern: "chat.*", HistoryMessages: 2}}}, time.Now())
 	require.False(t, b.Route("chat.a").Rule().Hook)
 	for range 3 {
-		_, err := b.PublishBy(old, Key{}, &wire.Message{Position: wire.Position{Topic: "chat.new"}, Data: []byte("1")}, 0, time.Now())
-		require.NoError(t, err)
+		r, _ := b.Send(old, Claim{}, &wire.Message{Position: wire.Position{Topic: "chat.new"}, Data: []byte("1")}, 0, time.Now(), nil)
+		require.NoError(t, r.Err)
 	}
 	state, _ := b.Topic("chat.new")
 	require.Equal(t, 2, state.Messages, "by the current rule")
-	_, err := b.PublishBy(forgotten, Key{}, &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
-	require.NoError(t, err)
+	r, _ := b.Send(forgotten, Claim{}, &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now(), nil)
+	require.NoError(t, r.Err)
 	require.True(t, b.Has("a"), "a route to a forgotten topic creates it again")
 }

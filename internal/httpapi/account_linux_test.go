@@ -59,7 +59,7 @@ func TestTheAccountOfConnectionsIsNearTheHeap(t *testing.T) {
 			heap, used := live(), k.cfg.Broker.Memory().Used()
 			connect(clients)
 			k.wantOnLane(len(warm) + many)
-			const client = 300 // what each socket of the test takes
+			const client = 300                                    // what each socket of the test takes
 			require.EventuallyWithT(t, func(t *assert.CollectT) { // what the connecting left may still be in use
 				assert.InEpsilon(t, k.cfg.Broker.Memory().Used()-used, live()-heap-many*client, 0.2, "bytes counted, and of the heap")
 			}, 10*time.Second, 100*time.Millisecond)

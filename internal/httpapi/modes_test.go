@@ -146,9 +146,7 @@ func (s *system) Publish(item wire.PublishItem) wire.Position {
 	body, err := json.Marshal([]wire.PublishItem{item})
 	require.NoError(s, err)
 	var published []wire.PublishResult
-	err = s.api.App.PublishMany(context.Background(), app.Caller{}, app.Publish{
-		ContentType: app.Header{Value: "application/json", Count: 1}, Body: func(int) ([]byte, error) { return body, nil },
-	}, func(_ string, parts iter.Seq[[]byte]) error {
+	err = s.api.App.PublishMany(context.Background(), app.Caller{}, app.Head{ContentType: app.Header{Value: "application/json", Count: 1}}, func(int) ([]byte, error) { return body, nil }, func(_ string, parts iter.Seq[[]byte]) error {
 		return json.Unmarshal(bytes.Join(slices.Collect(cloned(parts)), nil), &published)
 	})
 	require.NoError(s, err)

@@ -19,7 +19,24 @@ import (
 )
 
 func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	published, err := a.App.Publish(r.Context(), c, publishOf(w, r))
+	h := headOf(r)
+	p, err := a.App.BeginPublish(r.Context(), c, h.Topic)
+	if err != nil {
+		return err
+	}
+	m, err := app.MessageOf(h)
+	if err != nil {
+		return err
+	}
+	most := a.App.Limits().MessageBytes
+	body, err := bodyOf(w, r)(most)
+	if err != nil {
+		return err
+	}
+	if err := m.SetPayload(body, most); err != nil {
+		return err
+	}
+	published, err := p.Await(m)
 	if err != nil {
 		return err
 	}
@@ -31,15 +48,15 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) erro
 	return a.writeJSON(w, http.StatusOK, published)
 }
 
-func publishOf(w http.ResponseWriter, r *http.Request) app.Publish {
-	return app.Publish{
-		Topic: mux.Vars(r)["topic"], Query: r.URL.RawQuery, Body: bodyOf(w, r),
+func headOf(r *http.Request) app.Head {
+	return app.Head{
+		Topic: mux.Vars(r)["topic"], Query: r.URL.RawQuery,
 		ContentType: app.HeaderOf(r.Header["Content-Type"]), IdempotencyKey: app.HeaderOf(r.Header["Idempotency-Key"]),
 	}
 }
 
 func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.PublishMany(r.Context(), c, publishOf(w, r), func(contentType string, parts iter.Seq[[]byte]) error {
+	return a.App.PublishMany(r.Context(), c, headOf(r), bodyOf(w, r), func(contentType string, parts iter.Seq[[]byte]) error {
 		a.Metrics.HTTPPublishesOfMany.Inc()
 		long := a.long(w, contentType)
 		for part := range parts {

@@ -263,9 +263,12 @@ func (c *conn) close() {
 	}
 }
 
-// noteLeft lets the goroutine that has the output know that its client has left.
+// noteLeft lets what the connection waits for know that its client has left.
 func (c *conn) noteLeft() {
-	c.client.leave()
+	if c.waits != nil {
+		c.waits.client.leave()
+		c.waits.giveUp()
+	}
 	if c.talk != nil {
 		c.talk.giveUp()
 	}

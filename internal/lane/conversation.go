@@ -2,7 +2,6 @@ package lane
 
 import (
 	"context"
-	"errors"
 	"net"
 	"time"
 
@@ -22,11 +21,11 @@ import (
 type conversation struct {
 	*transport.Conversation
 	session *session.Session
-	do      func(ctx context.Context, s *session.Session, a transport.Action, resume transport.Resume) (*wire.Reply, transport.Later, error)
+	do      func(ctx context.Context, s *session.Session, a transport.Action, resume transport.Resume) (*wire.Reply, transport.Later, context.CancelFunc, error)
 
 	giveUp context.CancelFunc // ends the command that waits, if any: nobody needs its reply
 	resume transport.Resume   // conn.resume; bound once, so that a command allocates nothing
-	finish transport.Finish   // the second half of a publish that has waited for the log
+	finish transport.Finish   // the second half of a publish that has waited
 	lend   chan struct{}      // closed to lend the output to the second half of another command; nil: none asks for it
 	lent   pollState          // the state of the poll before
 
@@ -76,7 +75,6 @@ func (c *conn) converse() bool {
 		c.act(t.Reply(reply, err, c.lane.now()))
 	case t.lend != nil:
 		t.lent, c.state = c.state, waiting
-		c.makeClient()
 		t.letFinish()
 	case t.HasEnded():
 		return c.linger()
@@ -95,9 +93,11 @@ func (c *conn) converse() bool {
 func (c *conn) act(a transport.Action) {
 	if a.HasCommand() {
 		c.spend(len(a.Command))
-		reply, later, err := c.talk.do(c.lane.life, c.talk.session, a, c.talk.resume)
+		reply, later, giveUp, err := c.talk.do(c.lane.life, c.talk.session, a, c.talk.resume)
 		switch {
-		case errors.Is(err, transport.ErrPending):
+		case giveUp != nil:
+			c.talk.giveUp = giveUp
+			c.lane.running.Add(1) // until resume
 			return
 		case later != nil:
 			c.carryOutLater(later)
@@ -155,9 +155,10 @@ func (t *conversation) letFinish() {
 	}
 }
 
-// resume has the loop finish a publish that has waited for the log. Any goroutine may call it.
+// resume has the loop finish a publish that has waited. Any goroutine may call it.
 func (c *conn) resume(finish transport.Finish) {
 	c.loop.post(nil, func(*conn) {
+		defer c.lane.running.Done()
 		if c.ending == left { // finish must be called in any case
 			_, _ = finish()
 			return

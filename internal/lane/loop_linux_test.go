@@ -132,9 +132,9 @@ func TestATurnEndsAfterSomeBytesOfCommands(t *testing.T) {
 		done := 0
 		c.talk = &conversation{
 			giveUp: func() {}, Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now()),
-			do: func(context.Context, *session.Session, transport.Action, transport.Resume) (*wire.Reply, transport.Later, error) {
+			do: func(context.Context, *session.Session, transport.Action, transport.Resume) (*wire.Reply, transport.Later, context.CancelFunc, error) {
 				done++
-				return nil, nil, nil
+				return nil, nil, nil, nil
 			},
 		}
 		var ahead []byte
@@ -213,7 +213,6 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 			s.cfg.Polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"), nil)
 			c, _ := s.connect()
 			c.talk = &conversation{Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}
-			c.client = make(clientContext)
 			finished := make(chan struct{}, 1)
 			waited := make(chan struct{})
 			c.carryOutLater(func(context.Context) (transport.Finish, func()) {
@@ -240,7 +239,7 @@ func TestACommandWithoutTheOutputReleasesItsTurn(t *testing.T) {
 		s.cfg.Polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"), nil)
 		c, _ := s.connect()
 		c.talk = &conversation{Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}
-		c.client, c.state = make(clientContext), state
+		c.state = state
 		released, finished := false, make(chan bool, 1)
 		c.carryOutLater(func(context.Context) (transport.Finish, func()) {
 			return func() (*wire.Reply, error) { finished <- released; return nil, nil }, func() { released = true }
@@ -281,14 +280,15 @@ func TestLettersAndEventsTakeTurns(t *testing.T) {
 func TestALoopDoesNotTouchALentOutput(t *testing.T) {
 	s := newStage(t, auth.Open{})
 	c, client := s.connect()
-	c.state, c.client = waiting, make(clientContext)
+	c.state = waiting
+	ctx := c.makeWaiter().client
 	ask(t, client, 1)
 	s.hear()
 	require.Zero(t, s.published())
-	require.NoError(t, c.client.Err())
+	require.NoError(t, ctx.Err())
 	require.NoError(t, syscall.Shutdown(client, syscall.SHUT_WR))
 	s.hear()
-	require.Error(t, c.client.Err(), "the context ends when the client leaves")
+	require.Error(t, ctx.Err(), "the context ends when the client leaves")
 	s.loop.post(c, func(c *conn) { c.state = noPoll })
 	s.loop.deliver(false)
 	require.Equal(t, 1, s.published())

@@ -17,15 +17,17 @@ type poll struct {
 	state   pollState
 	session *session.Session // of the last poll: most connections have only one
 
-	client clientContext // nil until a goroutine waits
-	waits  *waiter       // likewise
+	waits *waiter // nil until something waits beside the loop
 }
 
-// A waiter is what a connection needs once a goroutine waits for its poll. Most polls park.
+// A waiter is what a connection needs once something waits beside the loop: a goroutine for its
+// poll or its call, or its publish. Most polls park.
 type waiter struct {
-	run    func()        // conn.wait; bound once, so that a poll allocates nothing
-	became session.State // what wait returned
-	err    error         // likewise
+	client clientContext      // ends goroutines that wait
+	giveUp context.CancelFunc // ends the publish that waits, if any
+	run    func()             // conn.wait; bound once, so that a poll allocates nothing
+	became session.State      // what wait returned
+	err    error              // likewise
 }
 
 // A pollState is the state of a connection's poll.
@@ -66,9 +68,8 @@ func (c *conn) settlePoll(state session.State, err error) {
 		c.state = parked
 	case session.Waiting:
 		c.state = waiting
-		c.makeClient()
 		c.lane.running.Add(1)
-		go c.waits.run()
+		go c.makeWaiter().run()
 	case session.Continues:
 		c.state = begun
 		if c.talk != nil {
@@ -79,18 +80,19 @@ func (c *conn) settlePoll(state session.State, err error) {
 	}
 }
 
-// makeClient makes the fields for goroutines that wait.
-func (c *conn) makeClient() {
-	if c.client == nil {
-		c.client, c.waits = make(clientContext), &waiter{run: c.wait}
+// makeWaiter makes the fields for what waits beside the loop.
+func (c *conn) makeWaiter() *waiter {
+	if c.waits == nil {
+		c.waits = &waiter{client: make(clientContext), giveUp: func() {}, run: c.wait}
 	}
+	return c.waits
 }
 
 // wait is the goroutine of a poll that waits on its session's queue. It has the output and
 // the answer until it posts its letter.
 func (c *conn) wait() {
 	defer c.lane.running.Done()
-	c.waits.became, c.waits.err = c.answer.Wait(c.client)
+	c.waits.became, c.waits.err = c.answer.Wait(c.waits.client)
 	c.loop.post(c, func(c *conn) { c.settlePoll(c.waits.became, c.waits.err) })
 }
 

@@ -131,41 +131,51 @@ func (c *conn) servePublish(r *request) {
 		c.ending = returning
 		return
 	}
-	caller, p := c.caller(r), app.Publish{
-		Topic: string(r.name), Query: string(r.query), Payload: r.body,
+	caller, body, most := c.caller(r), bytes.Clone(r.body), c.lane.cfg.App.Limits().MessageBytes
+	h := app.Head{
+		Topic: string(r.name), Query: string(r.query),
 		ContentType: app.HeaderOf(header(r.fields.contentType)), IdempotencyKey: app.HeaderOf(header(r.fields.idempotencyKey)),
-		Then: c.then(),
 	}
-	published, err := c.lane.cfg.App.Publish(c.lane.cfg.Traces.Continue(app.NoWait, r.fields.traceparent, r.fields.tracestate), caller, p)
-	switch {
-	case errors.Is(err, app.ErrWouldWait):
-		p.Payload, p.Then = bytes.Clone(r.body), nil
+	if !c.lane.cfg.App.Recognise(&caller) {
 		c.callAside(r, blanksBehindPost, func(ctx context.Context) func(*conn) {
-			published, err := c.lane.cfg.App.Publish(ctx, caller, p)
+			var published wire.Published
+			p, m, err := beginPublish(ctx, c.lane.cfg.App, caller, h, body, most)
+			if err == nil {
+				published, err = p.Await(m)
+			}
 			return func(c *conn) { c.answerPublish(published, err) }
 		})
-	case errors.Is(err, app.ErrPending):
-		c.accept(r, blanksBehindPost)
-		c.state = waiting
-		c.makeClient()
-	default:
-		c.accept(r, blanksBehindPost)
+		return
+	}
+	ctx := c.lane.cfg.Traces.Continue(c.lane.life, r.fields.traceparent, r.fields.tracestate)
+	c.accept(r, blanksBehindPost)
+	p, m, err := beginPublish(ctx, c.lane.cfg.App, caller, h, body, most)
+	published, over := wire.Published{}, true
+	if err == nil {
+		published, over, err = p.Send(m)
+	}
+	if over {
 		c.answerPublish(published, err)
+		return
 	}
-}
-
-// then returns the function that answers a publish after the log has it, so no goroutine
-// waits. It returns nil if publishes do not wait for the log.
-func (c *conn) then() app.Then {
-	if !c.lane.cfg.App.AppendWaits() {
-		return nil
-	}
-	return func(published wire.Published, err error) {
+	c.state = waiting
+	c.makeWaiter().giveUp = p.Continue(func(published wire.Published, err error) {
 		c.loop.post(c, func(c *conn) {
 			c.state = noPoll
 			c.answerPublish(published, err)
 		})
+	})
+}
+
+// beginPublish begins a publish, and returns its message.
+func beginPublish(ctx context.Context, a *app.App, caller app.Caller, h app.Head, body []byte, most int) (p app.Publish, m *app.Message, err error) {
+	if p, err = a.BeginPublish(ctx, caller, h.Topic); err != nil {
+		return p, nil, err
 	}
+	if m, err = app.MessageOf(h); err == nil {
+		err = m.SetPayload(body, most)
+	}
+	return p, m, err
 }
 
 // answerPublish answers a publish, or refuses it.
@@ -240,8 +250,7 @@ func (c *conn) beginEntry(r *request) {
 func (c *conn) callAside(r *request, blanks int, call func(ctx context.Context) (answer func(*conn))) {
 	c.accept(r, blanks)
 	c.state = waiting
-	c.makeClient()
-	ctx := observe.Continue(c.client, r.fields.traceparent, r.fields.tracestate)
+	ctx := observe.Continue(c.makeWaiter().client, r.fields.traceparent, r.fields.tracestate)
 	c.lane.running.Go(func() {
 		answer := call(ctx)
 		c.loop.post(c, func(c *conn) {

@@ -55,6 +55,17 @@ func NewGate(name, setting string, slots, queue int, wait time.Duration, m *metr
 	}
 }
 
+// TryEnter takes a slot if one is free. Then call Leave.
+func (g *Gate) TryEnter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.taken >= g.slots {
+		return false
+	}
+	g.taken++
+	return true
+}
+
 // Enter takes a slot, now or after a wait. of is the memory account of the caller's address; nil:
 // none. If the queue is full, or no slot became free in time, the error is a
 // *wire.Problem, overloaded. If ctx ends first, or has ended when Enter would wait, the error is

@@ -253,6 +253,20 @@ func (l *Limiter) Begin(ctx context.Context, w Who, reads bool) (Call, error) {
 	return call, nil
 }
 
+// TryBegin is Begin for a call that does not wait and does not only read: it returns false if
+// Begin would wait.
+func (l *Limiter) TryBegin(w Who) (call Call, free bool, err error) {
+	if call, err = l.BeginElsewhere(w); err != nil {
+		return Call{}, true, err
+	}
+	if !l.calls.TryEnter() {
+		call.End()
+		return Call{}, false, nil
+	}
+	call.gate = l.calls
+	return call, true, nil
+}
+
 // BeginElsewhere is Begin for a call that takes a slot of another gate. It counts only
 // among the calls of its address.
 func (l *Limiter) BeginElsewhere(w Who) (Call, error) {

@@ -955,10 +955,10 @@ func (w *world) retry() {
 	}
 }
 
-// try publishes messages in one request, and returns when it waits for the log.
+// try publishes messages one after the other, and returns when they wait for the log.
 func (w *world) try(all ...*attempt) {
 	b := w.process.broker
-	var tries, pending []*try
+	var tries []*try
 	for _, a := range all {
 		t := &try{attempt: a, life: w.life}
 		a.tries = append(a.tries, t)
@@ -967,39 +967,39 @@ func (w *world) try(all ...*attempt) {
 		w.say("publish %.12s to %s, %d bytes, key %q, ttl %v, one of %d", m.Data, m.Position.Topic, len(m.Data), m.ID, a.ttl, len(all))
 	}
 	w.pending = append(w.pending, tries...)
-	commit := b.NewCommit(func(n int, p wire.Published, err error) { pending[n].end(p, err) })
-	if len(all) == 1 && w.rng.IntN(2) == 0 {
-		commit = nil // the call waits for the log
-	}
 	now := time.Now()
 	go func() {
 		for i, t := range tries {
-			p, err := t.call(b, commit, now.Add(time.Duration(i)*time.Millisecond)) // all have different times
-			if errors.Is(err, broker.ErrPending) {
-				pending = append(pending, t)
-			} else {
-				t.end(p, err)
-			}
+			t.call(b, now.Add(time.Duration(i)*time.Millisecond)) // all have different times
 		}
-		commit.Send()
 	}()
 	time.Sleep(time.Duration(len(all)) * time.Millisecond)
 	synctest.Wait()
 }
 
 // call publishes the message as the daemon does.
-func (t *try) call(b *broker.Broker, c *broker.Commit, now time.Time) (wire.Published, error) {
+func (t *try) call(b *broker.Broker, now time.Time) {
 	m, ttl := *t.attempt.message, t.attempt.ttl
-	to := b.Route(m.Position.Topic).In(c)
-	if m.ID == "" {
-		return b.PublishBy(to, broker.Key{}, &m, ttl, now)
+	var c broker.Claim
+	for m.ID != "" && !c.IsHeld() {
+		claimed, earlier, underWay := b.Claim("owner", &m, ttl, now)
+		switch {
+		case underWay != nil:
+			<-underWay
+			continue
+		case !claimed.IsHeld():
+			t.end(earlier)
+			return
+		}
+		c = claimed
 	}
-	await := to.Await(broker.UntilDone(context.Background()))
-	return b.Once(await, "owner", &m, ttl, now, func(k broker.Key) (wire.Published, error) { return b.PublishBy(to, k, &m, ttl, now) })
+	if r, over := b.Send(b.Route(m.Position.Topic), c, &m, ttl, now, t.end); over {
+		t.end(r)
+	}
 }
 
-func (t *try) end(p wire.Published, err error) {
-	t.published, t.err, t.answered = p, err, true
+func (t *try) end(r broker.Result) {
+	t.published, t.err, t.answered = r.Published, r.Err, true
 }
 
 func (w *world) delete() {

@@ -42,7 +42,7 @@ func keyed(id, data string) *wire.Message {
 // publishOnce publishes and returns the offset, or 0 for a mismatch.
 func publishOnce(t *testing.T, b *broker.Broker, m *wire.Message) uint64 {
 	t.Helper()
-	published, err := b.PublishOnce(t.Context(), "", m, 0, time.Now())
+	published, err := publishClaimed(b, m, 0)
 	if errors.Is(err, &wire.Problem{Code: wire.CodeIdempotencyMismatch}) {
 		return 0
 	}
@@ -293,7 +293,7 @@ func anything(t *testing.T, b *broker.Broker, random *rand.Rand) {
 			return
 		}
 		m.ID = fmt.Sprint(random.IntN(20))
-		_, err := b.PublishOnce(t.Context(), "", m, ttl, time.Now())
+		_, err := publishClaimed(b, m, ttl)
 		require.True(t, err == nil || errors.Is(err, &wire.Problem{Code: wire.CodeIdempotencyMismatch}), "%v", err)
 	}
 }
@@ -370,12 +370,12 @@ func TestIdempotencyKeysSurvive(t *testing.T) {
 		b := newBroker(broker.Config{})
 		require.Equal(t, uint64(1), publishOnce(t, b, keyed("old", "1")))
 		time.Sleep(broker.Config{}.WithDefaults().IdempotencyWindow / 2)
-		first, err := b.PublishOnce(t.Context(), "", keyed("k", "2"), 0, time.Now())
+		first, err := publishClaimed(b, keyed("k", "2"), 0)
 		require.NoError(t, err)
 		time.Sleep(broker.Config{}.WithDefaults().IdempotencyWindow / 2)
 		next := successor(t, b, broker.Config{})
 		require.Equal(t, 1, gaugesOf(next).IdempotencyKeys, "the window of the other has passed")
-		again, err := next.PublishOnce(t.Context(), "", keyed("k", "2"), 0, time.Now())
+		again, err := publishClaimed(next, keyed("k", "2"), 0)
 		require.NoError(t, err)
 		require.Equal(t, first, again)
 		require.Zero(t, publishOnce(t, next, keyed("k", "another")))
@@ -555,4 +555,13 @@ func TestIsCompactJSON(t *testing.T) {
 	for data, want := range map[string]bool{`{"a":1,"a":2}`: true, `[1.0]`: true, `{"a": 1}`: false, ` 1`: false, "1\n": false, ``: false, `{"a":}`: false, "\"\xff\"": false} {
 		require.Equal(t, want, isCompactJSON([]byte(data)), data)
 	}
+}
+
+// publishClaimed publishes a message with a key.
+func publishClaimed(b *broker.Broker, m *wire.Message, ttl time.Duration) (wire.Published, error) {
+	c, r, _ := b.Claim("", m, ttl, time.Now())
+	if c.IsHeld() {
+		r, _ = b.Send(broker.Route{}, c, m, ttl, time.Now(), nil)
+	}
+	return r.Published, r.Err
 }

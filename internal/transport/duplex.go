@@ -26,12 +26,9 @@ type Later func(ctx context.Context) (finish Finish, release func())
 // and the reply.
 type Finish func() (reply *wire.Reply, err error)
 
-// A Resume completes a command for which Do returned ErrPending. finish does not take long. Any
+// A Resume completes a command that waits: see Duplex.Do. finish does not take long. Any
 // goroutine may call it. It does not block.
 type Resume func(finish Finish)
-
-// ErrPending says that a command is under way; it calls its Resume when it ends.
-var ErrPending = errors.New("the command is under way")
 
 // A Duplex is an open two-way connection: the server sends frames of one session, the
 // client sends commands.
@@ -45,9 +42,10 @@ type Duplex struct {
 
 	// Do carries out the command of an Action. The client gets the reply, unless it is nil. The
 	// error, a *wire.Problem, ends the connection. Do does not wait. A command that may have
-	// to wait for long, or takes long, is not carried out: Do returns it as later. Unless
-	// resume is nil, Do may also return ErrPending.
-	Do func(ctx context.Context, s *session.Session, a Action, resume Resume) (reply *wire.Reply, later Later, err error)
+	// to wait for long, or takes long, is not carried out: Do returns it as later. If giveUp is
+	// not nil, the command waits without a goroutine of the caller's, and ends in resume, once.
+	// giveUp ends its wait, because nobody needs its reply.
+	Do func(ctx context.Context, s *session.Session, a Action, resume Resume) (reply *wire.Reply, later Later, giveUp context.CancelFunc, err error)
 }
 
 // Serve serves a two-way connection until either side ends it, and closes it. It works for
@@ -127,10 +125,13 @@ const readBytes = 4 << 10
 
 // converse carries out commands until the connection or ctx has ended.
 func (l *link) converse(ctx context.Context, d Duplex) {
+	finished := make(chan Finish, 1)
+	resume := func(finish Finish) { finished <- finish }
 	for a := l.next(ctx); a.HasCommand(); a = l.next(ctx) {
 		l.mu.Lock()
-		reply, later, err := d.Do(ctx, d.Session, a, nil)
-		if later != nil {
+		reply, later, giveUp, err := d.Do(ctx, d.Session, a, resume)
+		switch {
+		case later != nil:
 			l.mu.Unlock()
 			finish, release := later(ctx)
 			if !l.mu.TryLock() {
@@ -138,8 +139,15 @@ func (l *link) converse(ctx context.Context, d Duplex) {
 				l.mu.Lock()
 			}
 			reply, err = finish()
+		case giveUp != nil:
+			l.mu.Unlock()
+			stop := context.AfterFunc(ctx, giveUp)
+			finish := <-finished
+			stop()
+			l.mu.Lock()
+			reply, err = finish()
 		}
-		if later == nil || ctx.Err() == nil {
+		if later == nil && giveUp == nil || ctx.Err() == nil {
 			l.actLocked(l.talk.Reply(reply, err, time.Now()))
 		}
 		l.mu.Unlock()

@@ -191,7 +191,7 @@ func (w *world) publish(rng *rand.Rand, m message, key string) error {
 	if key == "" {
 		published, err = b.Publish(wm, 0, time.Now())
 	} else {
-		published, err = b.PublishOnce(context.Background(), "", wm, 0, time.Now())
+		published, err = publishOnce(b, wm)
 	}
 	if err == nil {
 		w.mu.Lock()
@@ -200,6 +200,25 @@ func (w *world) publish(rng *rand.Rand, m message, key string) error {
 		w.published = append(w.published, m)
 	}
 	return err
+}
+
+// publishOnce publishes a message with a key, after other publishes with that key.
+func publishOnce(b *broker.Broker, m *wire.Message) (wire.Published, error) {
+	for {
+		c, r, underWay := b.Claim("", m, 0, time.Now())
+		switch {
+		case underWay != nil:
+			<-underWay
+			continue
+		case c.IsHeld():
+			done := make(chan broker.Result, 1)
+			var over bool
+			if r, over = b.Send(broker.Route{}, c, m, 0, time.Now(), func(r broker.Result) { done <- r }); !over {
+				r = <-done
+			}
+		}
+		return r.Published, r.Err
+	}
 }
 
 // upsetUntil causes faults, deletions, reloads and sweeps until done is closed.
