@@ -1,18 +1,12 @@
 package auth
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
-	"io/fs"
 	"math"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -33,24 +27,19 @@ import (
 // A revocation is dropped once every token and certificate that it refuses has expired. Until
 // then it stays: when the list is full, Add fails.
 //
-// The file has a line for each revocation, the oldest first: the CRC-32C of the rest in eight
-// hexadecimal digits, a space, and a JSON object.
+// The file is a durable.Journal with a JSON object for each revocation.
 //
 //	pubsubd revocations 1
 //	8a3f0c1e {"subject":"alice","time":1764043200000}
 //	51d2b7aa {"token_id":"4f1c9a","time":1764043260000}
 type Revocations struct {
-	path string           // immutable, like the fields up to lock
+	path string           // immutable, like the next three fields
 	keep [2]time.Duration // by kind: how long a revocation is kept; 0: without end
 	most int
 	log  *zap.Logger
-	lock *os.File // another daemon cannot open the file
 
-	writing sync.Mutex  // held by Add, Check and Close; guards the next four fields
-	file    appender    // nil: the next Add or Check writes the file anew
-	written fs.FileInfo // of file, when it was opened or written last
-	lines   int         // in the file
-	bytes   int64       // in the file
+	writing sync.Mutex // held by Add, Check and Close
+	journal *durable.Journal
 
 	mu    sync.RWMutex      // guards the fields below; taken after writing, and never during I/O
 	times map[revokee]int64 // when each was revoked last, in Unix milliseconds
@@ -78,13 +67,6 @@ type timedRevokee struct {
 	time int64
 }
 
-// An appender is what Revocations need of an *os.File.
-type appender interface {
-	io.WriteCloser
-	Sync() error
-	Stat() (fs.FileInfo, error)
-}
-
 const (
 	// maxRevocations bounds the list: 100,000 take up to 60 MB.
 	maxRevocations = 100_000
@@ -96,12 +78,7 @@ const (
 	// refuses has expired. It is more than the tolerance for clocks when exp is checked.
 	revocationSlack = 10 * time.Minute
 
-	// maxStaleLines is how many lines that do not count any more the file may have, besides as
-	// many as count.
-	maxStaleLines = 1000
-
-	revocationsHeader = "pubsubd revocations 1\n"
-	maxRevocationLine = 4096
+	revocationsHeader = "pubsubd revocations 1"
 )
 
 // OpenRevocations reads the file at path, or makes it, and locks it until Close. tokens is how
@@ -113,109 +90,57 @@ func OpenRevocations(path string, tokens, subjects time.Duration, log *zap.Logge
 	if subjects > 0 {
 		r.keep[ofSubject] = max(tokens, subjects) + revocationSlack
 	}
-	if err := r.open(now); err != nil {
-		r.Close()
+	journal, found, err := durable.OpenJournal(durable.JournalConfig{
+		Path: path, Header: revocationsHeader, Read: r.read, Records: r.records, Changed: r.changed,
+	})
+	if err != nil {
 		return nil, fmt.Errorf("auth.revocations: %w", err)
+	}
+	r.journal = journal
+	file := zap.String("file", path)
+	if found.Torn > 0 {
+		log.Warn("the last line of auth.revocations is incomplete and was dropped: the daemon or the system crashed before the revocation was acknowledged",
+			file, zap.Int64("bytes", found.Torn))
+	}
+	r.prune(now)
+	if !found.New {
+		log.Info("auth.revocations was read", file, zap.Int("revocations", len(r.times)))
+	}
+	if found.Lost {
+		log.Warn("the file of auth.revocations is missing: a daemon has used it, and if it had revocations, their tokens are accepted again; restore the file from a backup and restart the daemon", file)
+	}
+	if found.Empty {
+		log.Warn("the file of auth.revocations was empty: if it had revocations before, their tokens are accepted again; restore the file from a backup and restart the daemon", file)
 	}
 	return r, nil
 }
 
-func (r *Revocations) open(now time.Time) error {
-	_, unlocked := os.Stat(r.path + durable.LockSuffix)
-	lock, err := durable.Lock(r.path, false)
-	if errors.Is(err, durable.ErrLocked) {
-		return fmt.Errorf("%s is in use by another daemon: wait until it has ended, or give each daemon its own file", r.path)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: name a file in a folder that the daemon can write to", err)
-	}
-	r.lock = lock
-	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_APPEND, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		if unlocked == nil {
-			r.log.Warn("the file of auth.revocations is missing: a daemon has used it, and if it had revocations, their tokens are accepted again; restore the file from a backup and restart the daemon",
-				zap.String("file", r.path))
-		}
-		return r.rewrite() // so that a file that cannot be written is known now
-	}
-	if err != nil {
-		return fmt.Errorf("%w: let the daemon read and write it", err)
-	}
-	r.file = f
-	whole, torn, err := r.read(f)
-	if err == nil {
-		r.bytes = whole
-	}
-	if err != nil {
-		return fmt.Errorf("%s, %w", r.path, err)
-	}
-	if torn > 0 {
-		r.log.Warn("the last line of auth.revocations is incomplete and was dropped: the daemon or the system crashed before the revocation was acknowledged",
-			zap.String("file", r.path), zap.Int64("bytes", torn))
-		if err := errors.Join(f.Truncate(whole), f.Sync()); err != nil {
-			return err
-		}
-	}
-	if r.written, err = f.Stat(); err != nil {
-		return err
-	}
-	r.prune(now)
-	r.log.Info("auth.revocations was read", zap.String("file", r.path), zap.Int("revocations", len(r.times)))
-	if whole == 0 {
-		r.log.Warn("the file of auth.revocations was empty: if it had revocations before, their tokens are accepted again; restore the file from a backup and restart the daemon",
-			zap.String("file", r.path))
-		return r.rewrite()
-	}
-	return nil
-}
-
-// read reads all lines. It returns how many bytes they have, and how many follow that are no
-// whole line: the end of a write that a crash cut off.
-func (r *Revocations) read(f io.Reader) (whole, torn int64, err error) {
-	in := bufio.NewReaderSize(f, maxRevocationLine)
-	for n := 1; ; n++ {
-		line, err := in.ReadSlice('\n')
-		switch {
-		case errors.Is(err, io.EOF) && (n > 1 || len(line) == 0):
-			return whole, int64(len(line)), nil
-		case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull):
-			return 0, 0, err
-		case n == 1 && string(line) != revocationsHeader:
-			return 0, 0, fmt.Errorf("line 1: the file is not a list of revocations: name another one, which the daemon makes")
-		case n > 1:
-			if err := r.readLine(line); err != nil {
-				return 0, 0, fmt.Errorf("line %d: %w: restore the file from a backup, or remove the line and revoke again what it revoked", n, err)
-			}
-		}
-		whole += int64(len(line))
-	}
-}
-
-func (r *Revocations) readLine(line []byte) error {
-	sum, text, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), " ")
-	if sum != checksum([]byte(text)) {
-		return errors.New("the line is damaged: its checksum is wrong")
-	}
+// read reads a record of the journal.
+func (r *Revocations) read(record []byte) error {
 	var v Revocation
-	if err := json.Unmarshal([]byte(text), &v); err != nil || (v.Subject == "") == (v.TokenID == "") {
+	if err := json.Unmarshal(record, &v); err != nil || (v.Subject == "") == (v.TokenID == "") {
 		return errors.New("the line is not a revocation")
 	}
-	r.lines++
 	r.put(timedRevokee{revokee{v.Subject, v.TokenID}, v.Time})
 	return nil
 }
 
-func checksum(text []byte) string {
-	return fmt.Sprintf("%08x", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)))
+// records returns the records of the revocations that count.
+func (r *Revocations) records() [][]byte {
+	var records [][]byte
+	for _, t := range r.counting() {
+		records = append(records, t.record())
+	}
+	return records
 }
 
-// lineOf returns a line of the file.
-func lineOf(t timedRevokee) []byte {
+// record returns what read reads.
+func (t timedRevokee) record() []byte {
 	text, err := json.Marshal(Revocation{Subject: t.subject, TokenID: t.tokenID, Time: t.time})
 	if err != nil {
 		panic("BUG: a revocation does not marshal: " + err.Error())
 	}
-	return fmt.Appendf(nil, "%s %s\n", checksum(text), text)
+	return text
 }
 
 // Close closes the file, for another daemon. It may be called again. After it, Add fails.
@@ -225,18 +150,7 @@ func (r *Revocations) Close() {
 	}
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	r.closeFile()
-	if r.lock != nil {
-		r.lock.Close() // nothing was written
-		r.lock = nil
-	}
-}
-
-func (r *Revocations) closeFile() {
-	if r.file != nil {
-		_ = r.file.Close() // each line was synced
-		r.file = nil
-	}
+	r.journal.Close()
 }
 
 // Add revokes a token by its id, or all tokens of a subject that were issued up to now. When
@@ -258,7 +172,8 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 	defer r.writing.Unlock()
 	r.prune(now)
 	added := timedRevokee{revokee{subject, tokenID}, now.UnixMilli()}
-	switch was, again, free := r.find(added.revokee); {
+	was, again, counting, free := r.find(added.revokee)
+	switch {
 	case again && was >= added.time:
 		return nil // the same millisecond, or the clock went back
 	case again || free.IsZero():
@@ -269,7 +184,7 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 		return problem.New(wire.CodeOverloaded, "wait, or refuse all tokens: replace the keys of auth.keys",
 			"the list of revocations is full: it has %d, and the next one expires at %s", r.most, free.UTC().Format(time.RFC3339)).Retry(free.Sub(now))
 	}
-	if err := r.write(added); err != nil {
+	if err := r.journal.Append(added.record(), counting); err != nil {
 		r.log.Error("cannot write auth.revocations", zap.Error(err))
 		return problem.New(wire.CodeInternal, "correct the error, and revoke again", "the revocation could not be written to disk: %v", err)
 	}
@@ -282,9 +197,9 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 // never is later than the end of any revocation.
 var never = time.UnixMilli(math.MaxInt64)
 
-// find returns when something was revoked, if it was. free is when the list has a place for
-// another; zero: it has one.
-func (r *Revocations) find(of revokee) (was int64, again bool, free time.Time) {
+// find returns when something was revoked, if it was, and how many revocations there are. free is
+// when the list has a place for another; zero: it has one.
+func (r *Revocations) find(of revokee) (was int64, again bool, counting int, free time.Time) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if len(r.times) >= r.most {
@@ -298,39 +213,7 @@ func (r *Revocations) find(of revokee) (was int64, again bool, free time.Time) {
 		}
 	}
 	was, again = r.times[of]
-	return was, again, free
-}
-
-// write appends a revocation to the file and syncs the file. After an error, and if many of
-// the file's lines do not count any more, it writes the file anew.
-func (r *Revocations) write(added timedRevokee) error {
-	r.mu.RLock()
-	counting := len(r.times)
-	r.mu.RUnlock()
-	if r.lock != nil && r.file != nil {
-		r.restore() // before the change cannot be told from this write
-	}
-	switch {
-	case r.lock == nil:
-		return fs.ErrClosed
-	case r.file == nil || r.lines > 2*counting+maxStaleLines:
-		return r.rewrite(added)
-	}
-	line := lineOf(added)
-	_, err := r.file.Write(line)
-	if err == nil {
-		err = r.file.Sync()
-	}
-	if err == nil {
-		r.written, err = r.file.Stat()
-	}
-	if err != nil {
-		r.closeFile() // half of the line may be in the file
-		return err
-	}
-	r.lines++
-	r.bytes += int64(len(line))
-	return nil
+	return was, again, len(r.times), free
 }
 
 // Check notices that something else has changed, replaced or removed the file. Then it logs a
@@ -341,78 +224,25 @@ func (r *Revocations) Check() {
 		return
 	}
 	defer r.writing.Unlock()
-	switch {
-	case r.lock == nil: // closed
-	case r.file != nil:
-		r.restore()
-	case r.rewrite() == nil:
-		r.log.Info("auth.revocations is on disk again", zap.String("file", r.path), zap.Int("revocations", r.lines))
+	if r.journal.Check() {
+		r.log.Info("auth.revocations is on disk again", zap.String("file", r.path), zap.Int("revocations", len(r.counting())))
 	}
 }
 
-// restore writes the file anew, with a warning, if something else has changed it.
-func (r *Revocations) restore() {
-	is, err := os.Stat(r.path)
-	size := int64(0)
-	if err == nil {
-		size = is.Size()
-	}
-	if err == nil && size == r.bytes && is.ModTime().Equal(r.written.ModTime()) && os.SameFile(is, r.written) {
-		return
-	}
-	had := r.bytes
-	err = r.rewrite()
+// changed warns that something else has changed the file.
+func (r *Revocations) changed(had, has int64, err error) {
 	r.log.Warn("another process has changed, replaced or removed the file of auth.revocations: the daemon writes it again; stop the daemon before you change the file",
-		zap.String("file", r.path), zap.Int64("had_bytes", had), zap.Int64("has_bytes", size), zap.Int("revocations", r.lines), zap.Error(err))
+		zap.String("file", r.path), zap.Int64("had_bytes", had), zap.Int64("has_bytes", has), zap.Int("revocations", len(r.counting())), zap.Error(err))
 }
 
-// rewrite writes the file with the revocations that count, and with those that are added, and
-// opens it.
-func (r *Revocations) rewrite(added ...timedRevokee) error {
-	r.closeFile()
-	counting := r.counting()
-	bytes := int64(len(revocationsHeader))
-	err := durable.Write(r.path, func(w io.Writer) error {
-		out := bufio.NewWriter(w)
-		_, _ = out.WriteString(revocationsHeader) // Flush returns the error
-		for _, t := range slices.Concat(counting, added) {
-			n, _ := out.Write(lineOf(t))
-			bytes += int64(n)
-		}
-		return out.Flush()
-	})
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		return err // the next Add tries again
-	}
-	r.file, r.lines, r.bytes = f, len(counting)+len(added), bytes
-	if r.written, err = f.Stat(); err != nil {
-		r.closeFile()
-		return err
-	}
+// counting forgets those that were revoked again later, and returns the others, the oldest first.
+func (r *Revocations) counting() []timedRevokee {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.order = [2][]timedRevokee{}
-	for _, t := range counting {
-		r.order[t.kind()] = append(r.order[t.kind()], t)
-	}
-	return nil
-}
-
-// counting returns the revocations that count, the oldest first.
-func (r *Revocations) counting() []timedRevokee {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
 	all := make([]timedRevokee, 0, len(r.times))
-	for _, order := range r.order {
-		for _, t := range order {
-			if r.times[t.revokee] == t.time {
-				all = append(all, t)
-			}
-		}
+	for kind, order := range r.order {
+		r.order[kind] = slices.DeleteFunc(order, func(t timedRevokee) bool { return r.times[t.revokee] != t.time })
+		all = append(all, r.order[kind]...)
 	}
 	slices.SortStableFunc(all, func(a, b timedRevokee) int { return cmp.Compare(a.time, b.time) })
 	return all
