@@ -34,6 +34,7 @@ var floors = [][]string{
 	{"internal/transport", "internal/listen", "internal/cors", "internal/acme"},
 	{"internal/presence"},
 	{"internal/session", "internal/store"},
+	{"internal/token"},
 	{"internal/broker", "internal/auth", "internal/limit", "internal/hook"},
 	{"internal/frame"},
 	{"internal/memory", "internal/observe"},
@@ -44,7 +45,7 @@ var floors = [][]string{
 
 // beside are rooms with a list of their own instead of a floor, or besides one.
 var beside = map[string][]string{
-	"cmd": {"internal/daemon", "internal/config", "internal/auth", "internal/store", "loadtest", "deploy", "pkg/wire", "pkg/pubsub",
+	"cmd": {"internal/daemon", "internal/config", "internal/auth", "internal/token", "internal/store", "loadtest", "deploy", "pkg/wire", "pkg/pubsub",
 		"internal/listen", "internal/memory"}, // commands make tokens and keys, look into logs, ask what limits the daemon would have, and print guides
 	"loadtest": {"pkg/wire", "pkg/pubsub"},
 	"deploy":   {"pkg/wire", "pkg/pubsub"}, // the examples are applications

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/token"
 )
 
 func tokenCommand() *cobra.Command {
@@ -54,7 +55,7 @@ there is only FILE, a JWK that both need. The command never overwrites a file.`,
 		if out == "" {
 			return usageError{errors.New("name the file of the key: --out key.pem")}
 		}
-		private, public, err := auth.GenerateKey(algorithm)
+		private, public, err := token.GenerateKey(algorithm)
 		if err != nil {
 			return usageError{fmt.Errorf("--type %q: %w", algorithm, err)}
 		}
@@ -78,7 +79,7 @@ func writeNew(path string, text []byte, mode os.FileMode) error {
 
 // An issue is what the command line of token issue asks for.
 type issue struct {
-	auth.NewToken
+	token.Draft
 	key    string
 	rights string
 	allow  []string
@@ -111,9 +112,9 @@ patterns. $sub in a topic stands for the subject.`,
 	f.StringVar(&i.Type, "type", "JWT", "typ in the header; must equal the daemon's auth.type")
 	f.StringArrayVar(&i.claims, "claim", nil, "add a claim, `name=value`; the value is JSON, or else text; repeatable")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		token, err := i.sign()
+		signed, err := i.sign()
 		if err == nil {
-			fmt.Fprintln(cmd.OutOrStdout(), token)
+			fmt.Fprintln(cmd.OutOrStdout(), signed)
 		}
 		return err
 	}
@@ -147,11 +148,11 @@ func (i *issue) sign() (string, error) {
 		return "", fmt.Errorf("--key: %w", err)
 	}
 	i.Issued = time.Now()
-	token, err := auth.Issue(key, i.NewToken)
+	signed, err := token.Issue(key, i.Draft)
 	if err != nil {
 		return "", usageError{fmt.Errorf("cannot issue the token: %w", err)}
 	}
-	return token, nil
+	return signed, nil
 }
 
 // parseClaims reads --claim. The error is a usage error.
@@ -231,13 +232,13 @@ func (i *inspection) run(cfg config.Config) error {
 	if (i.right == "") != (i.topic == "") {
 		return usageError{errors.New("use --right and --topic together")}
 	}
-	token, err := i.read()
+	text, err := i.read()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), i.timeout)
 	defer cancel()
-	found, err := auth.Inspect(ctx, cfg.Auth, token, time.Now())
+	found, err := token.Inspect(ctx, cfg.Auth, text, time.Now())
 	if err != nil {
 		return err
 	}
@@ -257,7 +258,7 @@ func (i *inspection) run(cfg config.Config) error {
 }
 
 // verdict says whether the daemon would accept the token.
-func (i *inspection) verdict(found auth.Inspection) (fine bool) {
+func (i *inspection) verdict(found token.Inspection) (fine bool) {
 	switch {
 	case !found.Checked:
 		fmt.Fprintln(i.out, "\nNot verified: name a key with --key, or a daemon's settings with --config.")
@@ -271,7 +272,7 @@ func (i *inspection) verdict(found auth.Inspection) (fine bool) {
 }
 
 // explain says whether the token has the right that was asked for.
-func (i *inspection) explain(found auth.Inspection) (allowed bool, err error) {
+func (i *inspection) explain(found token.Inspection) (allowed bool, err error) {
 	if i.right == "" {
 		return true, nil
 	}

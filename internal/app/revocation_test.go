@@ -19,6 +19,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/token"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
@@ -34,7 +35,7 @@ type guarded struct {
 // newGuarded returns an App in which callers without credentials have the rights anonymous.
 func newGuarded(t *testing.T, anonymous string, how ...func(*Config)) *guarded {
 	t.Helper()
-	private, public, err := auth.GenerateKey("ES256")
+	private, public, err := token.GenerateKey("ES256")
 	require.NoError(t, err)
 	keys := filepath.Join(t.TempDir(), "keys")
 	require.NoError(t, os.WriteFile(keys, public, 0o600))
@@ -61,9 +62,9 @@ func (g *guarded) token(id string, ttl time.Duration, topic string, allow ...aut
 	g.Helper()
 	time.Sleep(time.Second) // each token is newer than the last
 	rights := InJSON([]any{map[string]any{"topics": []string{topic}, "allow": allow}})
-	token, err := auth.Issue(g.private, auth.NewToken{Subject: "ann", ID: id, Issued: time.Now(), TTL: ttl, Rights: rights})
+	signed, err := token.Issue(g.private, token.Draft{Subject: "ann", ID: id, Issued: time.Now(), TTL: ttl, Rights: rights})
 	require.NoError(g, err)
-	return by(token)
+	return by(signed)
 }
 
 func (g *guarded) open(c Caller, topic string) (id string) {

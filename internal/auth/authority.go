@@ -130,7 +130,7 @@ func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Authority, error) {
 		return nil, fmt.Errorf("auth.keys: %w", err)
 	}
 	a := &Authority{
-		verifier:          verifier{cfg.Issuer, cfg.Audience, cfg.Type, cfg.TokenMaxAge, cfg.PublicClaims},
+		verifier:          cfg.verifier(),
 		anonymous:         &Grant{},
 		certificates:      cfg.Certificates,
 		certificateMaxAge: cfg.CertificateMaxAge,

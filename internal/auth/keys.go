@@ -2,6 +2,7 @@ package auth
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -339,6 +340,53 @@ func publicKeyOfJWK(m members) (key, error) {
 		err = fmt.Errorf("%w: it %w", errIgnored, err)
 	}
 	return k, err
+}
+
+// Keys verify tokens without an authority, as tools do.
+type Keys []key
+
+// NewKey returns the key of a public key or a secret. An empty algorithm means the usual one for its
+// type. The error completes "the key …".
+func NewKey(id, algorithm string, material any) (Keys, error) {
+	k, err := newKey(id, algorithm, material)
+	return Keys{k}, err
+}
+
+// LoadKeys returns all keys that verify tokens now. It reads the files, and fetches the keys of the
+// JWKS.
+func (c Config) LoadKeys(ctx context.Context, now time.Time) (keys Keys, _ error) {
+	files, err := openKeyFiles(c.Keys, now)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		keys = append(keys, f.keys...)
+	}
+	if c.JWKS == "" {
+		return keys, nil
+	}
+	text, err := newJWKS(c.JWKS, nil, nil, nil).get(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("auth.jwks: %w", err)
+	}
+	fetched, _, err := parseJWKs(text, publicKeyOfJWK)
+	if err != nil {
+		return nil, fmt.Errorf("auth.jwks %w", err)
+	}
+	return append(keys, fetched...), nil
+}
+
+// Algorithm returns the algorithm of the first key.
+func (ks Keys) Algorithm() jose.SignatureAlgorithm { return ks[0].algorithm }
+
+// Verify returns the grant of a token, or why an authority with these keys would refuse it.
+func (ks Keys) Verify(c Config, token string, now time.Time) (*Grant, *wire.Problem) {
+	v := c.verifier()
+	g, err := v.verify(token, ks, now)
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		return nil, refused.Problem
+	}
+	return g, nil
 }
 
 // candidates returns the keys that may have signed a token whose header names this algorithm

@@ -2,7 +2,6 @@ package auth
 
 import (
 	"encoding/base64"
-	"errors"
 	"math"
 	"slices"
 	"strconv"
@@ -64,12 +63,6 @@ type refusal struct {
 	*wire.Problem
 }
 
-// problemOf returns the problem of a refusal.
-func problemOf(err error) *wire.Problem {
-	refused, _ := errors.AsType[*refusal](err)
-	return refused.Problem
-}
-
 // newTokenRemedy is the remedy where only another token helps.
 const newTokenRemedy = "get a new token"
 
@@ -91,6 +84,10 @@ type verifier struct {
 	issuer, audience, kind string // empty: not checked
 	maxAge                 time.Duration
 	public                 []string // names of the public claims
+}
+
+func (c Config) verifier() verifier {
+	return verifier{c.Issuer, c.Audience, c.Type, c.TokenMaxAge, c.PublicClaims}
 }
 
 // A header is what is read of a token's header. jku, jwk, x5u and x5c are ignored: a token

@@ -18,8 +18,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/config"
+	tools "github.com/pubsubd/pubsubd/internal/token"
 )
 
 // An issuer signs tokens with its own key, whose public part it writes to a file.
@@ -31,7 +31,7 @@ type issuer struct {
 
 func newIssuer(t *testing.T) *issuer {
 	t.Helper()
-	private, public, err := auth.GenerateKey("ES256")
+	private, public, err := tools.GenerateKey("ES256")
 	require.NoError(t, err)
 	i := &issuer{t, private, public, filepath.Join(t.TempDir(), "key.pub")}
 	require.NoError(t, os.WriteFile(i.file, public, 0o600))
@@ -41,11 +41,11 @@ func newIssuer(t *testing.T) *issuer {
 // token returns a token that was issued at a time and may publish and subscribe to chat.>.
 func (i *issuer) token(issued time.Time) string {
 	i.Helper()
-	token, err := auth.Issue(i.private, auth.NewToken{
+	signed, err := tools.Issue(i.private, tools.Draft{
 		Subject: "alice", Issued: issued, TTL: time.Hour, Rights: []byte(`[{"topics":["chat.>"],"allow":["publish","subscribe"]}]`),
 	})
 	require.NoError(i, err)
-	return token
+	return signed
 }
 
 // named turns the issuer's key into a JWK with this id, and returns the public part.

@@ -1,4 +1,6 @@
-package auth
+// Package token has the tools of those who issue tokens: it signs them, makes keys, and explains a
+// token that somebody has.
+package token
 
 import (
 	"bytes"
@@ -20,22 +22,24 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
 )
 
-// A NewToken is what Issue puts into a token. Empty members are left out.
-type NewToken struct {
+// A Draft is what Issue puts into a token. Empty members are left out.
+type Draft struct {
 	Subject                    string // required
 	ID, Issuer, Audience, Type string
 	Issued                     time.Time
 	TTL                        time.Duration // until the token expires
-	Rights                     []byte        // JSON, as ParseRights reads it
+	Rights                     []byte        // JSON, as auth.ParseRights reads it
 	Claims                     map[string]jsontext.Value
 }
 
 // Issue returns a token that the key signs: a private key in PEM or as a JWK, or a secret as a
 // JWK. It fails if a daemon with the public part of the key would refuse the token.
-func Issue(signingKey []byte, t NewToken) (string, error) {
-	private, public, err := parseSigningKey(signingKey)
+func Issue(signingKey []byte, t Draft) (string, error) {
+	private, id, public, err := parseSigningKey(signingKey)
 	if err != nil {
 		return "", fmt.Errorf("the key %w", err)
 	}
@@ -47,10 +51,10 @@ func Issue(signingKey []byte, t NewToken) (string, error) {
 	if t.Type != "" {
 		options.WithType(jose.ContentType(t.Type))
 	}
-	if public.id != "" {
-		options.WithHeader("kid", public.id)
+	if id != "" {
+		options.WithHeader("kid", id)
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: public.algorithm, Key: private}, options)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: public.Algorithm(), Key: private}, options)
 	if err != nil {
 		return "", err
 	}
@@ -58,19 +62,18 @@ func Issue(signingKey []byte, t NewToken) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	token, err := signed.CompactSerialize()
+	issued, err := signed.CompactSerialize()
 	if err != nil {
 		return "", err
 	}
-	checked := verifier{audience: t.Audience, maxAge: max(t.TTL, 0)}
-	if _, err := checked.verify(token, []key{public}, t.Issued); err != nil {
-		return "", errors.New(problemOf(err).Detail)
+	if _, refused := public.Verify(auth.Config{Audience: t.Audience, TokenMaxAge: max(t.TTL, 0)}, issued, t.Issued); refused != nil {
+		return "", errors.New(refused.Detail)
 	}
-	return token, nil
+	return issued, nil
 }
 
 // payload returns the claims of the token.
-func (t NewToken) payload() ([]byte, error) {
+func (t Draft) payload() ([]byte, error) {
 	claims := map[string]any{"sub": t.Subject, "iat": t.Issued.Unix(), "exp": t.Issued.Add(t.TTL).Unix()}
 	for name, value := range map[string]string{"jti": t.ID, "iss": t.Issuer, "aud": t.Audience} {
 		if value != "" {
@@ -78,7 +81,7 @@ func (t NewToken) payload() ([]byte, error) {
 		}
 	}
 	if t.Rights != nil {
-		if _, err := ParseRights(t.Rights, t.Subject); err != nil {
+		if _, err := auth.ParseRights(t.Rights, t.Subject); err != nil {
 			return nil, err
 		}
 		claims["pubsub"] = jsontext.Value(t.Rights)
@@ -92,24 +95,24 @@ func (t NewToken) payload() ([]byte, error) {
 	return json.Marshal(claims, json.Deterministic(true))
 }
 
-// parseSigningKey reads a key that signs, and returns it as go-jose takes it, with the key that
-// verifies what it signs.
-func parseSigningKey(text []byte) (private any, public key, err error) {
-	id, algorithm := "", ""
+// parseSigningKey reads a key that signs, and returns it as go-jose takes it, with its id, and the
+// key that verifies what it signs.
+func parseSigningKey(text []byte) (private any, id string, public auth.Keys, err error) {
+	algorithm := ""
 	if text = bytes.TrimSpace(text); bytes.HasPrefix(text, []byte("{")) {
 		private, id, algorithm, err = parseSigningJWK(text)
 	} else {
 		private, err = parseSigningPEM(text)
 	}
 	if err != nil {
-		return nil, key{}, err
+		return nil, "", nil, err
 	}
 	material := private
 	if pair, ok := private.(crypto.Signer); ok {
 		material = pair.Public()
 	}
-	public, err = newKey(id, algorithm, material)
-	return private, public, err
+	public, err = auth.NewKey(id, algorithm, material)
+	return private, id, public, err
 }
 
 // wantSigningKey completes an error about a key that signs.
@@ -130,29 +133,24 @@ func parseSigningPEM(text []byte) (any, error) {
 }
 
 func parseSigningJWK(text []byte) (private any, id, algorithm string, err error) {
-	m, ok := parseMembers(text)
-	if !ok || m["keys"] != nil {
+	var m members
+	if json.Unmarshal(text, &m) != nil || m["keys"] != nil {
 		return nil, "", "", errors.New("is not one JWK: " + wantSigningKey)
 	}
-	id, isText := m.text("kid")
-	algorithm, isText2 := m.text("alg")
-	kind, _ := m.text("kty")
-	parts := make(members)
-	for _, name := range append(slices.Clone(privateParts), keyParts[kind]...) {
-		if m[name] != nil {
-			parts[name] = m[name]
-		}
-	}
-	bare, err := json.Marshal(parts)
+	var parsed jose.JSONWebKey
+	maps.DeleteFunc(m, func(name string, _ jsontext.Value) bool { return !slices.Contains(ofKeys, name) })
+	bare, err := json.Marshal(m)
 	if err != nil {
 		return nil, "", "", err
 	}
-	var parsed jose.JSONWebKey
-	if !isText || !isText2 || parsed.UnmarshalJSON(bare) != nil || parsed.IsPublic() {
+	if parsed.UnmarshalJSON(bare) != nil || parsed.IsPublic() {
 		return nil, "", "", errors.New("is not a JWK that can sign: " + wantSigningKey)
 	}
-	return parsed.Key, id, algorithm, nil
+	return parsed.Key, parsed.KeyID, parsed.Algorithm, nil
 }
+
+// ofKeys are the members of a JWK that are read. Others, as certificates, are not.
+var ofKeys = []string{"kid", "alg", "kty", "crv", "x", "y", "n", "e", "k", "d", "p", "q", "dp", "dq", "qi"}
 
 // keyMakers make keys by their algorithms.
 var keyMakers = map[string]func() (crypto.Signer, error){
@@ -166,7 +164,7 @@ var keyMakers = map[string]func() (crypto.Signer, error){
 // public key, both in PEM. For HS256 they are the same JWK, which is secret.
 func GenerateKey(algorithm string) (private, public []byte, err error) {
 	if algorithm == string(jose.HS256) {
-		secret := make([]byte, minSecretBytes)
+		secret := make([]byte, 32)
 		_, _ = rand.Read(secret) // it never fails
 		text, err := jose.JSONWebKey{Key: secret, Algorithm: algorithm}.MarshalJSON()
 		return append(text, '\n'), append(text, '\n'), err
