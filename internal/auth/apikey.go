@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/durable"
-	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -100,7 +99,14 @@ func parseAPIKeys(path string, text []byte) ([]APIKey, error) {
 		if len(keys) == maxAPIKeys {
 			return nil, fail("the file has more than %d keys: revoke unused keys", maxAPIKeys)
 		}
-		k, hash, err := parseAPIKey(line)
+		if len(line) > maxAPIKeyLine {
+			return nil, fail("the line has more than %d bytes: use patterns in its rights", maxAPIKeyLine)
+		}
+		var k APIKey
+		if err := wire.UnmarshalStrict(line, &k); err != nil {
+			return nil, fail("want a JSON object, as `pubsubd key new` writes it: %w", err)
+		}
+		hash, _, err := k.grant()
 		if err != nil {
 			return nil, fail("%w", err)
 		}
@@ -114,18 +120,6 @@ func parseAPIKeys(path string, text []byte) ([]APIKey, error) {
 		keys = append(keys, k)
 	}
 	return keys, nil
-}
-
-// parseAPIKey reads a line, and checks what it grants.
-func parseAPIKey(line []byte) (k APIKey, hash digest, err error) {
-	if len(line) > maxAPIKeyLine {
-		return k, hash, fmt.Errorf("the line has more than %d bytes: use patterns in its rights", maxAPIKeyLine)
-	}
-	if err := wire.UnmarshalStrict(line, &k); err != nil {
-		return k, hash, fmt.Errorf("want a JSON object, as `pubsubd key new` writes it: %w", err)
-	}
-	hash, _, err = k.grant()
-	return k, hash, err
 }
 
 // EditAPIKeys lets edit change the keys in a file, which it makes if there is none. It waits for
@@ -229,10 +223,3 @@ func (k *apiKeys) revoked(g *Grant) bool {
 }
 
 func (k *apiKeys) len() int { return len(*k.current.Load()) }
-
-// gauges adds the number of keys and its bound.
-func (k *apiKeys) gauges(g *metrics.Gauges) {
-	if k != nil {
-		g.Limits = append(g.Limits, metrics.Limit{Name: "api_keys", Most: maxAPIKeys, InUse: k.len()})
-	}
-}

@@ -255,35 +255,13 @@ func (a *Authority) expire(now time.Time, revoked func()) {
 // keys were removed or have changed: then sessions may have grants that are revoked. Run calls it,
 // in one goroutine at a time.
 func (a *Authority) Refresh(now time.Time) (revoked bool) {
-	a.refreshFiles(now)
-	a.refreshAPIKeys(now)
-	return a.distrust.Swap(false) // last, because Run may take the flag while a file hangs
-}
-
-func (a *Authority) refreshAPIKeys(now time.Time) {
-	if a.apiKeys == nil {
-		return
-	}
-	changed, err := a.apiKeys.refresh(now)
-	switch {
-	case err != nil:
-		a.failures.Inc()
-		a.log.Error("cannot read auth.api_keys: the keys stay as they were", zap.Error(err))
-	case changed:
-		a.log.Info("auth.api_keys has changed", zap.String("file", a.apiKeys.file.path), zap.Int("keys", a.apiKeys.len()))
-		a.distrust.Store(true)
-	}
-}
-
-// refreshFiles puts the keys of each file in force at once: the next file may hang.
-func (a *Authority) refreshFiles(now time.Time) {
 	for _, f := range a.files {
 		keys, err := f.refresh(now)
 		switch {
 		case err != nil:
 			a.failures.Inc()
 			a.log.Error("cannot read a file of auth.keys: its keys stay as they were", zap.Error(err))
-		case keys != nil:
+		case keys != nil: // in force at once: the next file may hang
 			a.rebuilding.Lock()
 			f.keys = keys
 			a.rebuilding.Unlock()
@@ -291,6 +269,18 @@ func (a *Authority) refreshFiles(now time.Time) {
 			a.log.Info("a file of auth.keys has changed", zap.String("file", f.path), zap.Int("keys", len(keys)))
 		}
 	}
+	if a.apiKeys != nil {
+		changed, err := a.apiKeys.refresh(now)
+		switch {
+		case err != nil:
+			a.failures.Inc()
+			a.log.Error("cannot read auth.api_keys: the keys stay as they were", zap.Error(err))
+		case changed:
+			a.log.Info("auth.api_keys has changed", zap.String("file", a.apiKeys.file.path), zap.Int("keys", a.apiKeys.len()))
+			a.distrust.Store(true)
+		}
+	}
+	return a.distrust.Swap(false) // last, because Run may take the flag while a file hangs
 }
 
 // rebuild puts all keys in force. Tokens that a removed key verified are not valid any more. It notes
@@ -336,7 +326,9 @@ func (a *Authority) Gauges(g *metrics.Gauges) {
 	if a.jwks != nil {
 		g.JWKSAge = a.jwks.age(time.Now())
 	}
-	a.apiKeys.gauges(g)
+	if a.apiKeys != nil {
+		g.Limits = append(g.Limits, metrics.Limit{Name: "api_keys", Most: maxAPIKeys, InUse: a.apiKeys.len()})
+	}
 	a.revocations.Gauges(g, time.Now())
 }
 

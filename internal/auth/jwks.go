@@ -88,7 +88,9 @@ func (j *jwks) run(ctx context.Context) {
 
 // fetch replaces the keys by those at the URL.
 func (j *jwks) fetch(ctx context.Context) (ok bool) {
-	answers := j.isPending()
+	j.mu.Lock()
+	answers := j.pending
+	j.mu.Unlock()
 	text, err := j.get(ctx)
 	var keys []key
 	var ignored []error
@@ -131,12 +133,6 @@ func (j *jwks) note(keys []key, sum digest, err error, answers bool) (changed, f
 	changed = j.keys == nil || j.stale || sum != j.sum
 	j.keys, j.sum, j.fetched, j.stale = keys, sum, time.Now(), false
 	return changed, false
-}
-
-func (j *jwks) isPending() bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.pending
 }
 
 // get returns the body at the URL.

@@ -261,7 +261,10 @@ func pattern(to *string) *field {
 func hookSecret(to *string) *field {
 	f := values[string]{
 		kind: "secret", allowed: "24 bytes or more: text, or whsec_ and base64, as `openssl rand -base64 32` makes it",
-		parse: func(s string) (string, error) { return withoutEdges(s), nil }, format: strings.Clone,
+		parse: func(s string) (string, error) { // without what an editor adds to the file that it comes from
+			return strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(s, ByteOrderMark), "\n"), "\r"), nil
+		},
+		format: strings.Clone,
 		check: func(s string) error {
 			if s == "" {
 				return nil
@@ -272,12 +275,6 @@ func hookSecret(to *string) *field {
 	}.field(to)
 	f.isSecret = true
 	return f
-}
-
-// withoutEdges returns a secret without what an editor adds to the file that it comes from: a
-// byte order mark at the beginning, and a line break at the end.
-func withoutEdges(secret string) string {
-	return strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(secret, ByteOrderMark), "\n"), "\r")
 }
 
 // list describes a list of comma-separated values.

@@ -100,7 +100,7 @@ func (f *yamlFile) entry(path string, k ast.MapKeyNode, v ast.Node) {
 		f.ruleEntry(name, rule, member, k, v)
 	case isSetting:
 		f.leaf(s, k, v)
-	case name == rulesKey || isSectionOf(f.names(key), name):
+	case name == rulesKey || slices.ContainsFunc(f.settings, func(s setting) bool { return strings.HasPrefix(s.key, name+".") }):
 		f.section(name, v)
 	default:
 		f.fail(f.at(k), name, "is not a setting%s", cmp.Or(otherScopes(name, key), seeSettings))
@@ -113,7 +113,7 @@ func (f *yamlFile) ruleEntry(name, rule, member string, k ast.MapKeyNode, v ast.
 	switch {
 	case isSetting:
 		f.leaf(s, k, v)
-	case isRuleName(rule) && (member == "" || isSectionOf(members(), member)):
+	case isRuleName(rule) && (member == "" || slices.ContainsFunc(members(), func(m string) bool { return strings.HasPrefix(m, member+".") })):
 		f.rule(rule, f.at(k))
 		f.section(name, v)
 	default:
@@ -129,10 +129,6 @@ func (f *yamlFile) isDuplicate(name string, k ast.Node) bool {
 	}
 	f.seen[name] = k.GetToken().Position.Line
 	return false
-}
-
-func isSectionOf(names []string, section string) bool {
-	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, section+".") })
 }
 
 func (f *yamlFile) leaf(s setting, k ast.MapKeyNode, v ast.Node) {

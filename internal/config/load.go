@@ -38,7 +38,7 @@ func Bind(fs *pflag.FlagSet) *Loader {
 		if s.kind == "bool" {
 			f.NoOptDefVal = "true"
 		}
-		f.Hidden = s.isRate() // they would be a third of --help, and are all alike
+		f.Hidden = strings.HasPrefix(s.key, ratesKey+".") // they would be a third of --help, and are all alike
 	}
 	fs.StringArray(rulesFlag, nil, "Set one `name.member=value` of a rule for topics, such as prices.pattern=prices.>. You may repeat the flag.")
 	return &Loader{flags: fs}
@@ -100,14 +100,6 @@ func (r *reading) find(by naming, name string) (setting, bool) {
 		return setting{}, false
 	}
 	return r.settings[i], true
-}
-
-func (r *reading) names(by naming) []string {
-	names := make([]string, len(r.settings))
-	for i, s := range r.settings {
-		names[i] = by(s)
-	}
-	return names
 }
 
 // seeSettings is the remedy for a setting that is not known.

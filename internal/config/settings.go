@@ -195,9 +195,6 @@ func rateSettings(r *limit.Rates) []setting {
 	return rows
 }
 
-// isRate reports whether a setting is one of the many rates.
-func (s setting) isRate() bool { return strings.HasPrefix(s.key, ratesKey+".") }
-
 // ruleSettings returns the table of a rule's settings. If a rule omits one, the setting for
 // all topics applies.
 func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {

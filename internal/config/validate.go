@@ -62,7 +62,10 @@ func contradictions(c *Config) mistakes {
 		"is %s, less than four times history.bytes (%s): raise it, or lower history.bytes, because all histories together may take a quarter of store.bytes",
 		formatSize(c.Store.Bytes), formatSize(c.Broker.HistoryBytes))
 	checkListeners(&m, c)
-	checkReusePort(&m, c.Listen)
+	for key, address := range map[string]string{"listen.public": c.Listen.Public, "listen.admin": c.Listen.Admin} {
+		m.check(!c.Listen.ReusePort || !strings.HasPrefix(address, unixPrefix), key, "listen.reuseport",
+			"is a Unix socket, which two daemons cannot share: set listen.reuseport to false, or listen on host:port")
+	}
 	m.check(t.WriteTimeout > t.MaxOutputDelay, "poll.write_timeout", "poll.max_output_delay",
 		"is %v, not more than poll.max_output_delay (%v): raise it, or the daemon cuts answers off before their end", t.WriteTimeout, t.MaxOutputDelay)
 	if _, err := c.Admin.Key(); err != nil {
@@ -105,14 +108,6 @@ func checkListeners(m *mistakes, c *Config) {
 		if why := c.unsafe(l.key); why != "" && isAddress(l.address) && !isLoopback(l.address) {
 			m.check(false, l.key, "", "is %q, which other machines may reach, %s", l.address, why)
 		}
-	}
-}
-
-// checkReusePort refuses to share Unix sockets, which have one listener.
-func checkReusePort(m *mistakes, l Listen) {
-	for key, address := range map[string]string{"listen.public": l.Public, "listen.admin": l.Admin} {
-		m.check(!l.ReusePort || !strings.HasPrefix(address, unixPrefix), key, "listen.reuseport",
-			"is a Unix socket, which two daemons cannot share: set listen.reuseport to false, or listen on host:port")
 	}
 }
 

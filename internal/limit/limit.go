@@ -188,24 +188,21 @@ func (l *Limiter) Admit(kind Kind, n int, w Who, in ...Scope) error {
 		if r.of[kind][scope].PerSecond == 0 || len(in) > 0 && !slices.Contains(in, scope) {
 			continue
 		}
-		if s := l.source(scope, w, now); s != nil {
-			if b := s.bucket(r, kind, scope); !b.AllowN(now, n) {
-				return l.tooOften(w, now, rateName(kind, scope), kind.String()+" "+scopeTexts[scope], b, n)
-			}
+		s := &l.all
+		switch {
+		case scope == Address:
+			s = w.source
+		case scope == Principal && w.principal != "":
+			s = l.principals.get(key{principal: w.principal}, now)
+		case scope == Principal:
+			s = nil
 		}
-	}
-	return nil
-}
-
-// source returns the source that counts calls of w in a scope, or nil.
-func (l *Limiter) source(scope Scope, w Who, now time.Time) *Source {
-	switch {
-	case scope == All:
-		return &l.all
-	case scope == Address:
-		return w.source
-	case w.principal != "":
-		return l.principals.get(key{principal: w.principal}, now)
+		if s == nil {
+			continue
+		}
+		if b := s.bucket(r, kind, scope); !b.AllowN(now, n) {
+			return l.tooOften(w, now, rateName(kind, scope), kind.String()+" "+scopeTexts[scope], b, n)
+		}
 	}
 	return nil
 }

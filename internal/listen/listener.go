@@ -181,7 +181,13 @@ func (l *Listener) Close() (err error) {
 
 // IsInherited reports whether the service manager keeps the socket. New connections wait in its
 // queue while nobody accepts them.
-func (l *Listener) IsInherited() bool { return isInherited(l.socket) }
+func (l *Listener) IsInherited() bool {
+	switch l.socket.(type) {
+	case inheritedTCP, inheritedUnix:
+		return true
+	}
+	return false
+}
 
 // HandOver leaves new connections to the next daemon. If the service manager keeps the socket,
 // the listener closes, and they wait in the queue. If another daemon listens beside this one,

@@ -106,38 +106,25 @@ type inheritedUnix struct{ *net.UnixListener }
 // A besideTCP is a TCP socket that may share its address with that of another daemon.
 type besideTCP struct{ *net.TCPListener }
 
-// isInherited reports whether the service manager keeps a socket.
-func isInherited(s socket) bool {
-	switch s.(type) {
-	case inheritedTCP, inheritedUnix:
-		return true
-	}
-	return false
-}
-
 // check returns why an inherited socket must not be used with these settings. The settings
 // decide whether clients need authorisation, so the socket must not be elsewhere.
 func check(s socket, cfg Config) error {
 	switch at := s.Addr().(type) {
 	case *net.UnixAddr:
-		return checkUnix(at.Name, cfg)
+		if UnixPrefix+at.Name != cfg.Address {
+			return errElsewhere(UnixPrefix+at.Name, cfg.Address)
+		}
+		info, err := os.Stat(at.Name)
+		if err == nil && info.Mode().Perm()&^cfg.SocketMode != 0 {
+			return fmt.Errorf("the mode of the service manager's socket is %04o: set SocketMode=%04o in its unit", info.Mode().Perm(), cfg.SocketMode)
+		}
+		return err
 	case *net.TCPAddr:
 		if want, err := net.ResolveTCPAddr("tcp", cfg.Address); err == nil && isAt(at, want) {
 			return nil
 		}
 	}
 	return errElsewhere(s.Addr().String(), cfg.Address)
-}
-
-func checkUnix(path string, cfg Config) error {
-	if UnixPrefix+path != cfg.Address {
-		return errElsewhere(UnixPrefix+path, cfg.Address)
-	}
-	info, err := os.Stat(path)
-	if err == nil && info.Mode().Perm()&^cfg.SocketMode != 0 {
-		return fmt.Errorf("the mode of the service manager's socket is %04o: set SocketMode=%04o in its unit", info.Mode().Perm(), cfg.SocketMode)
-	}
-	return err
 }
 
 // isAt reports whether a socket listens where a setting wants it. Port 0 wants any port.

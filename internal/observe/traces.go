@@ -98,19 +98,14 @@ func newTraces(cfg TracesConfig, to sdktrace.SpanExporter, of *resource.Resource
 		cfg: cfg, calls: rate.NewLimiter(maxTraces, maxTraces), slow: rate.NewLimiter(maxTraces, maxTraces),
 		exporter: &exporter{SpanExporter: to, metrics: m, log: log.Named("traces"), logged: rate.Sometimes{First: 1, Interval: time.Minute}},
 	}
+	limits := sdktrace.NewSpanLimits()
+	limits.AttributeValueLengthLimit = 1024
 	batches := sdktrace.NewBatchSpanProcessor(t.exporter, sdktrace.WithMaxQueueSize(queuedSpans), sdktrace.WithExportTimeout(exportTimeout))
 	t.provider = sdktrace.NewTracerProvider(
 		sdktrace.WithSampler(sdktrace.AlwaysSample()), // begins decides
-		sdktrace.WithRawSpanLimits(spanLimits()), sdktrace.WithResource(of), sdktrace.WithSpanProcessor(bounded{batches, t.exporter}))
+		sdktrace.WithRawSpanLimits(limits), sdktrace.WithResource(of), sdktrace.WithSpanProcessor(bounded{batches, t.exporter}))
 	t.tracer = t.provider.Tracer(scope)
 	return t
-}
-
-// spanLimits bounds the texts of spans, beside what the SDK bounds.
-func spanLimits() sdktrace.SpanLimits {
-	limits := sdktrace.NewSpanLimits()
-	limits.AttributeValueLengthLimit = 1024
-	return limits
 }
 
 // Close sends the spans that wait, and ends. A collector that does not answer does not delay

@@ -36,8 +36,12 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 			return
 		}
 	}
-	if sub.pace != nil {
-		sub.pace.offeredLocked(sub, now)
+	if p := sub.pace; p != nil {
+		if now.Before(p.next) {
+			p.armLocked(sub, now)
+		} else {
+			sub.catchUpLocked()
+		}
 		return
 	}
 	// Fast path: a poll is parked on its connection, and no other frames precede these.

@@ -24,15 +24,6 @@ func newPace(every time.Duration) *pace {
 	return &pace{every: every}
 }
 
-// offeredLocked begins a round for new messages, now or when the time has come.
-func (p *pace) offeredLocked(sub *subscription, now time.Time) {
-	if now.Before(p.next) {
-		p.armLocked(sub, now)
-	} else {
-		sub.catchUpLocked()
-	}
-}
-
 // readLocked notes that the round has read up to the subscription's cursor, and reports
 // whether it continues. A round that begins ends at the present head.
 func (p *pace) readLocked(sub *subscription, head uint64, now time.Time) (more bool) {
@@ -49,6 +40,7 @@ func (p *pace) readLocked(sub *subscription, head uint64, now time.Time) (more b
 	return false
 }
 
+// armLocked begins the next round when its time has come.
 func (p *pace) armLocked(sub *subscription, now time.Time) {
 	switch {
 	case p.armed:
@@ -69,9 +61,3 @@ func (p *pace) armLocked(sub *subscription, now time.Time) {
 // waits reports whether messages that came too early are still to be read. A nil pace
 // waits for nothing.
 func (p *pace) waits() bool { return p != nil && (p.armed || p.upTo > 0) }
-
-func (p *pace) stopLocked() {
-	if p != nil && p.timer != nil {
-		p.timer.Stop()
-	}
-}

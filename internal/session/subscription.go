@@ -62,7 +62,9 @@ func (sub *subscription) dropLocked() {
 		sub.countPace(-paceBytes)
 	}
 	sub.joined.Leave()
-	sub.pace.stopLocked()
+	if sub.pace != nil && sub.pace.timer != nil {
+		sub.pace.timer.Stop()
+	}
 	sub.disappearLocked()
 	sub.dropped = true
 }
