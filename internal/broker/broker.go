@@ -155,8 +155,8 @@ func (b *Broker) Feed(ctx context.Context) error {
 func (b *Broker) Close() { b.fanOuts.Wait() }
 
 // Join subscribes to to the start's topic, which it creates if necessary. A subscription
-// that pins keeps the topic from being forgotten. Another one keeps it only until it has
-// settled everything. The error is a *wire.Problem: overloaded.
+// that pins keeps the topic from being forgotten. Another one keeps it only until it is
+// done with everything. The error is a *wire.Problem: overloaded.
 func (b *Broker) Join(start wire.Start, to Subscriber, pins bool) (Joined, error) {
 	if err := b.admitSubscription(); err != nil {
 		return Joined{}, err

@@ -159,8 +159,8 @@ func TestATopicIsKeptUntilItsNewEpochIsRead(t *testing.T) {
 	require.Equal(t, "gap(restarted 50-0)", summary(frames))
 	require.Equal(t, wire.Position{Topic: "a", Epoch: "e2"}, at)
 	b.Sweep(later)
-	require.False(t, j.Gone(), "it settled offsets of the old epoch")
-	j.Settle(0)
+	require.False(t, j.Gone(), "it was done with offsets of the old epoch")
+	j.DoneTo(0)
 	b.Sweep(later)
 	require.True(t, j.Gone())
 }

@@ -194,7 +194,7 @@ func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	j, restarted := t.settleLocked(start)
+	j, restarted := t.resolveLocked(start)
 	how := Reading{Had: j.Position, After: j.Cursor, Limit: limit, restarted: restarted, losses: t.partition.lost()}
 	frames, _ = t.history.read(frames, t.positionLocked(0), how, now)
 	return frames, j.Position

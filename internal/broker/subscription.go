@@ -20,7 +20,7 @@ type Subscription struct {
 	pins      bool // keeps the topic from being forgotten
 	restarted bool // the topic does not know its position; the next Read announces it
 
-	settled atomic.Uint64 // one above the offset; see Settle
+	doneTo atomic.Uint64 // one above the offset; see DoneTo
 }
 
 // left is the index of a subscription that has left, or whose topic was forgotten.
@@ -48,7 +48,7 @@ func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (j Joined
 	if born {
 		start = wire.StartAfter(t.positionLocked(t.born))
 	}
-	j, restarted := t.settleLocked(start)
+	j, restarted := t.resolveLocked(start)
 	j.Subscription = &Subscription{topic: t, to: to, index: len(t.subs), restarted: restarted}
 	t.subs = append(t.subs, j.Subscription)
 	if len(t.subs) == 1 {
@@ -56,15 +56,15 @@ func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (j Joined
 	}
 	j.Subscription.pinLocked(pins)
 	if !restarted {
-		j.Settle(j.Cursor)
+		j.DoneTo(j.Cursor)
 	}
 	return j, true
 }
 
-// settleLocked returns where a subscription with that start begins. restarted says that
+// resolveLocked returns where a subscription with that start begins. restarted says that
 // the start is a position of another epoch, or ahead of the topic. Then it begins with
 // the oldest message.
-func (t *topic) settleLocked(start wire.Start) (j Joined, restarted bool) {
+func (t *topic) resolveLocked(start wire.Start) (j Joined, restarted bool) {
 	switch {
 	case start.From == wire.FromNow:
 		j.Cursor = t.head
@@ -141,9 +141,9 @@ func (s *Subscription) pinLocked(pins bool) {
 	s.pins = pins
 }
 
-// Settle says that the subscriber needs nothing more up to offset. The topic may be
-// forgotten once all of it is settled.
-func (s *Subscription) Settle(offset uint64) { s.settled.Store(offset + 1) }
+// DoneTo says that the subscriber needs nothing more up to offset. The topic may be
+// forgotten once all of it is done.
+func (s *Subscription) DoneTo(offset uint64) { s.doneTo.Store(offset + 1) }
 
 // Gone reports whether the subscription has left, or its topic was forgotten.
 func (s *Subscription) Gone() bool {
@@ -169,7 +169,7 @@ func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (fra
 	}
 	if how.restarted = s.restarted; s.restarted {
 		s.restarted, how.Limit.Frames = false, 1
-		s.settled.Store(0)
+		s.doneTo.Store(0)
 	}
 	how.losses = t.partition.lost()
 	frames, at = t.history.read(dst, t.positionLocked(0), how, now)

@@ -350,7 +350,7 @@ func (t *topic) isIdleLocked() bool {
 		return false
 	}
 	for _, s := range t.subs {
-		if s.restarted || s.settled.Load() <= t.lastLocked() {
+		if s.restarted || s.doneTo.Load() <= t.lastLocked() {
 			return false
 		}
 	}

@@ -26,8 +26,8 @@ type Frame struct {
 
 	deflating sync.Mutex // held by Deflated while it compresses; taken before mu
 
-	mu      sync.Mutex // guards changes of the list, and settled
-	settled bool       // encodings are no longer counted
+	mu        sync.Mutex // guards changes of the list, and uncounted
+	uncounted bool       // encodings are no longer counted
 }
 
 // New returns the frame of a message, which must not change any more. The message was
@@ -136,7 +136,7 @@ func (f *Frame) find(form form) (b []byte, made bool) {
 }
 
 func (f *Frame) countLocked(bytes int) {
-	if !f.settled {
+	if !f.uncounted {
 		f.account.Add(memory.Encodings, int64(bytes))
 	}
 }
@@ -163,25 +163,25 @@ func (f *Frame) Unpin() {
 		f.account.Add(memory.Queued, -int64(f.Size()))
 	}
 	if pins == released {
-		f.settle(-f.Size())
+		f.uncount(-f.Size())
 	}
 }
 
 // Release notes, once, that the history no longer holds the frame. Queues may still do.
 func (f *Frame) Release() {
 	if f.pins.Add(released) == released {
-		f.settle(0)
+		f.uncount(0)
 	} else {
 		f.account.Add(memory.Pinned, int64(f.Size())) // the last Unpin may have subtracted it already
 	}
 }
 
-// settle removes the frame from the account. Whoever still writes it keeps its bytes.
-func (f *Frame) settle(pinned int) {
+// uncount removes the frame from the account. Whoever still writes it keeps its bytes.
+func (f *Frame) uncount(pinned int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forgetLocked()
-	f.settled = true
+	f.uncounted = true
 	f.account.Add(memory.Pinned, int64(pinned))
 }
 

@@ -312,11 +312,11 @@ func (e *Events) take(most int) []event {
 // drop counts events that are not sent.
 func (e *Events) drop(events []event, reason string) {
 	e.dead.Add(reason, len(events))
-	e.settle()
+	e.endSending()
 }
 
-// settle ends the sending of a batch.
-func (e *Events) settle() {
+// endSending ends the sending of a batch.
+func (e *Events) endSending() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.sent = 0
@@ -335,7 +335,7 @@ func (e *Events) send(batch []event) {
 		switch {
 		case err == nil:
 			e.metrics.Called(passed)
-			e.settle()
+			e.endSending()
 			return
 		case e.life.Err() != nil, e.isClosing() && attempt >= attemptsAtClose:
 			e.drop(append(batch, e.take(0)...), hookWasClosed)

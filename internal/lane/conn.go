@@ -94,11 +94,11 @@ func (c *conn) proceed() {
 	c.spent = 0
 	for steps := 0; steps+int(c.spent) < turn; steps++ {
 		if c.ending > lastAnswer || c.isLent() || !c.isFlushed() {
-			c.settle()
+			c.endTurn()
 			return
 		}
 		if !c.work() && !c.stepPoll() && !c.read() {
-			c.settle()
+			c.endTurn()
 			return
 		}
 	}
@@ -182,8 +182,8 @@ func (c *conn) consume(n int) {
 	c.waitsFor = waitTurn
 }
 
-// settle ends the connection's turn: it leaves, or notes what it waits for.
-func (c *conn) settle() {
+// endTurn ends the connection's turn: it leaves, or notes what it waits for.
+func (c *conn) endTurn() {
 	if c.filled == 0 {
 		c.release()
 	}

@@ -57,12 +57,12 @@ func (c *conn) stepPoll() bool {
 	if c.state != begun {
 		return false
 	}
-	c.settlePoll(c.answer.Go(c.filled > 0 || c.lane.draining.Load() || c.entry != nil)) // an entry ends with its answer
+	c.noteState(c.answer.Go(c.filled > 0 || c.lane.draining.Load() || c.entry != nil)) // an entry ends with its answer
 	return true
 }
 
-// settlePoll notes the new state of the poll.
-func (c *conn) settlePoll(state session.State, err error) {
+// noteState notes the new state of the poll.
+func (c *conn) noteState(state session.State, err error) {
 	switch state {
 	case session.Parked:
 		c.state = parked
@@ -93,7 +93,7 @@ func (c *conn) makeWaiter() *waiter {
 func (c *conn) wait() {
 	defer c.lane.running.Done()
 	c.waits.became, c.waits.err = c.answer.Wait(c.waits.client)
-	c.loop.post(c, func(c *conn) { c.settlePoll(c.waits.became, c.waits.err) })
+	c.loop.post(c, func(c *conn) { c.noteState(c.waits.became, c.waits.err) })
 }
 
 // takeBack takes a parked poll back from its session.

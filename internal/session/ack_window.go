@@ -98,7 +98,7 @@ func (s *Session) ackOldestLocked(n int) {
 			continue // the next frame has the newer position
 		}
 		f.sub.ackedTo = f.position()
-		f.sub.settleLocked()
+		f.sub.releaseTopicLocked()
 	}
 	s.acked += uint64(n)
 	s.unacked = slices.Delete(s.unacked, 0, n)

@@ -363,7 +363,7 @@ func (c *change) commitLocked() {
 	for _, sub := range c.unnamed {
 		sub.named = false
 		sub.joined.Pin(false)
-		sub.settleLocked()
+		sub.releaseTopicLocked()
 	}
 	s.notices = slices.DeleteFunc(append(s.notices, c.notices...), func(n notice) bool { return n.sub.dropped })
 	s.adoptLocked(c.fresh...)

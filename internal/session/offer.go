@@ -98,7 +98,7 @@ func (sub *subscription) skipOwnLocked(offset uint64) {
 		return
 	}
 	sub.cursor = offset
-	sub.settleLocked()
+	sub.releaseTopicLocked()
 }
 
 // queueLocked queues the frames that fit, and wakes a poll that is parked on its

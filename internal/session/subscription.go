@@ -69,11 +69,11 @@ func (sub *subscription) dropLocked() {
 	sub.dropped = true
 }
 
-// settleLocked lets the topic be forgotten once the client has acked everything. A topic
+// releaseTopicLocked lets the topic be forgotten once the client has acked everything. A topic
 // that the client named is kept in any case.
-func (sub *subscription) settleLocked() {
+func (sub *subscription) releaseTopicLocked() {
 	if !sub.named && !sub.behind && sub.ackedTo.Offset >= sub.last && sub.ackedTo.Epoch == sub.epoch {
-		sub.joined.Settle(sub.cursor)
+		sub.joined.DoneTo(sub.cursor)
 	}
 }
 

@@ -279,7 +279,7 @@ func (c *collector) read(sub *subscription, n int) {
 		c.poll.noteSentLocked(sub, f)
 	}
 	c.frames = append(c.frames, frames...)
-	sub.settleLocked()
+	sub.releaseTopicLocked()
 }
 
 // noteSentLocked gives f its number. It is called before f is written.
@@ -293,7 +293,7 @@ func (p *Poll) noteSentLocked(sub *subscription, f *frame.Frame) {
 	if p.acking == Trusted {
 		s.acked++ // resend came first, so no older frame is unacked
 		sub.ackedTo = sub.sentTo
-		sub.settleLocked()
+		sub.releaseTopicLocked()
 		return
 	}
 	p.slideLocked()
