@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// A Member is the body of an answer as one gzip member (RFC 1952). It is built of blocks that
+// A GzipMember is the body of an answer as one gzip member (RFC 1952). It is built of blocks that
 // all answers share. A browser stops reading after the first member, so the frames of an
 // answer cannot be a member each:
 //
@@ -16,7 +16,7 @@ import (
 //	| 10 bytes | hello, short    | Deflated               |     | final | of all that is  |
 //	|          | frames, gaps    |                        |     | block | decompressed    |
 //	+----------+-----------------+------------------------+- - -+-------+-----------------+
-type Member struct {
+type GzipMember struct {
 	parts []Part
 	own   []byte // memory of the parts that are no frame's; grows only in add
 	size  int
@@ -27,7 +27,7 @@ type Member struct {
 	room   int    // how many more bytes that block takes
 }
 
-// A Part is some bytes of a Member: a frame's, or its own, which are valid until its
+// A Part is some bytes of a GzipMember: a frame's, or its own, which are valid until its
 // Release.
 type Part struct {
 	Bytes []byte
@@ -44,21 +44,21 @@ const (
 // gzipHeader has no name, time or operating system.
 var gzipHeader = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff}
 
-var members = sync.Pool{New: func() any { return new(Member) }}
+var members = sync.Pool{New: func() any { return new(GzipMember) }}
 
-// TakeMember returns lead, which may be nil, and frames as a member. It returns nil if
+// TakeGzipMember returns lead, which may be nil, and frames as a member. It returns nil if
 // deflating pays for none of the frames; see Deflated. The caller must Release the member
 // when it is written.
-func TakeMember(format Format, least int, lead []byte, frames []*Frame) *Member {
-	m := BeginMember(format, least, lead, frames)
+func TakeGzipMember(format Format, least int, lead []byte, frames []*Frame) *GzipMember {
+	m := BeginGzipMember(format, least, lead, frames)
 	if m != nil {
 		m.end()
 	}
 	return m
 }
 
-// BeginMember is TakeMember for a member that Continue ends.
-func BeginMember(format Format, least int, lead []byte, frames []*Frame) *Member {
+// BeginGzipMember is TakeGzipMember for a member that Continue ends.
+func BeginGzipMember(format Format, least int, lead []byte, frames []*Frame) *GzipMember {
 	pays := func(f *Frame) bool {
 		_, pays := f.Deflated(format, least)
 		return pays
@@ -66,7 +66,7 @@ func BeginMember(format Format, least int, lead []byte, frames []*Frame) *Member
 	if !slices.ContainsFunc(frames, pays) {
 		return nil
 	}
-	m := members.Get().(*Member)
+	m := members.Get().(*GzipMember)
 	m.put(gzipHeader, nil)
 	m.add(format, least, lead, frames)
 	return m
@@ -74,7 +74,7 @@ func BeginMember(format Format, least int, lead []byte, frames []*Frame) *Member
 
 // Continue replaces the parts, which were written, by those of more frames. Without frames
 // it ends the member.
-func (m *Member) Continue(format Format, least int, frames []*Frame) {
+func (m *GzipMember) Continue(format Format, least int, frames []*Frame) {
 	clear(m.parts)
 	m.parts, m.own, m.room = m.parts[:0], m.own[:0], 0
 	m.add(format, least, nil, frames)
@@ -87,30 +87,30 @@ func (m *Member) Continue(format Format, least int, frames []*Frame) {
 const maxMember = 4096
 
 // Release returns the member's memory to the pool.
-func (m *Member) Release() {
+func (m *GzipMember) Release() {
 	if cap(m.parts) > maxMember {
 		return
 	}
 	clear(m.parts)
-	*m = Member{parts: m.parts[:0], own: m.own[:0]}
+	*m = GzipMember{parts: m.parts[:0], own: m.own[:0]}
 	members.Put(m)
 }
 
 // Parts returns the parts in order. The caller must not change them.
-func (m *Member) Parts() []Part { return m.parts }
+func (m *GzipMember) Parts() []Part { return m.parts }
 
 // Size returns the size of all parts, with those that Continue has replaced.
-func (m *Member) Size() int { return m.size }
+func (m *GzipMember) Size() int { return m.size }
 
 // Raw returns the size of all that is decompressed.
-func (m *Member) Raw() int { return m.raw }
+func (m *GzipMember) Raw() int { return m.raw }
 
 // MemberSize returns the size of a member with one frame, which has the given block.
 func MemberSize(block []byte) int { return len(gzipHeader) + len(block) + gzipTrailer }
 
 // add appends lead and frames. It first grows own for all their headers and the trailer:
 // parts refer to own, which must not move later.
-func (m *Member) add(format Format, least int, lead []byte, frames []*Frame) {
+func (m *GzipMember) add(format Format, least int, lead []byte, frames []*Frame) {
 	headers := 1 + len(lead)/maxStored
 	for _, f := range frames {
 		headers += 1 + len(f.Bytes(format))/maxStored
@@ -129,18 +129,18 @@ func (m *Member) add(format Format, least int, lead []byte, frames []*Frame) {
 }
 
 // sum adds text to the checksum and the length of what is decompressed.
-func (m *Member) sum(text []byte) {
+func (m *GzipMember) sum(text []byte) {
 	m.raw += len(text)
 	m.crc = crc32.Update(m.crc, crc32.IEEETable, text)
 }
 
-func (m *Member) put(b []byte, f *Frame) {
+func (m *GzipMember) put(b []byte, f *Frame) {
 	m.parts = append(m.parts, Part{b, f})
 	m.size += len(b)
 }
 
 // make appends n bytes of the member's own and returns them.
-func (m *Member) make(n int) []byte {
+func (m *GzipMember) make(n int) []byte {
 	m.own = m.own[:len(m.own)+n]
 	b := m.own[len(m.own)-n:]
 	m.put(b, nil)
@@ -148,7 +148,7 @@ func (m *Member) make(n int) []byte {
 }
 
 // store appends text uncompressed. f is its frame, or nil.
-func (m *Member) store(text []byte, f *Frame) {
+func (m *GzipMember) store(text []byte, f *Frame) {
 	m.sum(text)
 	for len(text) > 0 {
 		if m.room == 0 {
@@ -166,7 +166,7 @@ func (m *Member) store(text []byte, f *Frame) {
 }
 
 // end appends a final, empty block and the trailer.
-func (m *Member) end() {
+func (m *GzipMember) end() {
 	b := m.make(gzipTrailer)
 	b[0], b[1] = 3, 0 // final, fixed codes, end of block
 	binary.LittleEndian.PutUint32(b[2:], m.crc)

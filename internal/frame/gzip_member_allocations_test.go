@@ -13,5 +13,5 @@ import (
 func TestAMemberAllocatesNothing(t *testing.T) {
 	frames := []*Frame{textFrame(chatter(2000), nil), textFrame("short", nil), textFrame(chatter(3000), nil)}
 	lead := []byte(someLead)
-	require.Less(t, testing.AllocsPerRun(200, func() { TakeMember(NDJSON, 1<<10, lead, frames).Release() }), 1.0)
+	require.Less(t, testing.AllocsPerRun(200, func() { TakeGzipMember(NDJSON, 1<<10, lead, frames).Release() }), 1.0)
 }

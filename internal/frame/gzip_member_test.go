@@ -33,7 +33,7 @@ func decompressed(t *testing.T, member []byte) string {
 // member's size, or -1 if deflating does not pay.
 func wantMember(t *testing.T, least int, lead string, frames ...*Frame) int {
 	t.Helper()
-	m := TakeMember(NDJSON, least, []byte(lead), frames)
+	m := TakeGzipMember(NDJSON, least, []byte(lead), frames)
 	if m == nil {
 		return -1
 	}
@@ -127,7 +127,7 @@ func TestAWholeAnswerInGzipIsMadeOnce(t *testing.T) {
 
 // Members reuse memory, which keeps no message alive.
 func TestAReleasedMemberHoldsNoMessage(t *testing.T) {
-	m := TakeMember(NDJSON, 1<<10, nil, []*Frame{textFrame(chatter(2000), nil), textFrame("short", nil)})
+	m := TakeGzipMember(NDJSON, 1<<10, nil, []*Frame{textFrame(chatter(2000), nil), textFrame("short", nil)})
 	parts := m.parts
 	m.Release()
 	for _, p := range parts {
@@ -180,7 +180,7 @@ func BenchmarkToAThousand(b *testing.B) {
 }
 
 // An answer of ten messages, for one subscriber.
-func BenchmarkTakeMember(b *testing.B) {
+func BenchmarkTakeGzipMember(b *testing.B) {
 	for _, size := range []int{1 << 10, 4 << 10, 20 << 10} {
 		var frames []*Frame
 		for range 10 {
@@ -189,7 +189,7 @@ func BenchmarkTakeMember(b *testing.B) {
 		b.Run(fmt.Sprint(size>>10, "KiB"), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				TakeMember(NDJSON, 1, nil, frames).Release()
+				TakeGzipMember(NDJSON, 1, nil, frames).Release()
 			}
 		})
 	}

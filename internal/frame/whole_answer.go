@@ -31,7 +31,7 @@ func (f *Frame) Whole(head *Head) []byte { return f.in(form{format: head.Format,
 func (h *Head) wholeOf(f *Frame) []byte {
 	size, body := len(f.Bytes(h.Format)), []Part{{Bytes: f.Bytes(h.Format)}}
 	if h.Gzip {
-		m := TakeMember(h.Format, 0, nil, []*Frame{f})
+		m := TakeGzipMember(h.Format, 0, nil, []*Frame{f})
 		defer m.Release()
 		size, body = m.Size(), m.Parts()
 	}

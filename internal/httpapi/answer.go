@@ -48,7 +48,7 @@ func (to *sink) plain(lead []byte, frames []*frame.Frame) (parts []frame.Part, s
 func (to *sink) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	h := to.begin()
 	if to.gzip {
-		if m := frame.TakeMember(to.format, to.api.Polls.Config().CompressionMinBytes, lead, frames); m != nil {
+		if m := frame.TakeGzipMember(to.format, to.api.Polls.Config().CompressionMinBytes, lead, frames); m != nil {
 			defer m.Release()
 			to.api.Metrics.Compressed(m.Raw(), m.Size())
 			h.Set("Content-Encoding", "gzip") // and no Vary: no-store keeps every cache from choosing
@@ -94,9 +94,9 @@ func (to *sink) history(ctx context.Context, pieces iter.Seq[[]*frame.Frame], le
 		return err
 	}
 	h, least := to.begin(), to.api.Polls.Config().CompressionMinBytes
-	var m *frame.Member
+	var m *frame.GzipMember
 	if to.gzip {
-		m = frame.BeginMember(to.format, least, nil, piece)
+		m = frame.BeginGzipMember(to.format, least, nil, piece)
 	}
 	if m != nil {
 		h.Set("Content-Encoding", "gzip")

@@ -52,7 +52,7 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	s := takeScratch()
 	defer s.free()
 	if o.gzip {
-		if m := frame.TakeMember(o.format, o.lane.cfg.Polls.Config().CompressionMinBytes, lead, frames); m != nil {
+		if m := frame.TakeGzipMember(o.format, o.lane.cfg.Polls.Config().CompressionMinBytes, lead, frames); m != nil {
 			defer m.Release()
 			return n, o.writeMember(s, m)
 		}
@@ -162,7 +162,7 @@ func (o *output) add(s *scratch, p part) error {
 }
 
 // writeMember writes m as a whole answer.
-func (o *output) writeMember(s *scratch, m *frame.Member) error {
+func (o *output) writeMember(s *scratch, m *frame.GzipMember) error {
 	o.lane.cfg.Metrics.Compressed(m.Raw(), m.Size())
 	s.bytes = o.identified(o.head().gzipped[o.format].Append(s.bytes, m.Size()))
 	for _, p := range m.Parts() {

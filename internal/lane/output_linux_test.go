@@ -100,7 +100,7 @@ func TestAnAnswerInGzipInTheBacklogIsWhole(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, o.Blocked())
 			for range 8 { // answers to other clients
-				frame.TakeMember(frame.NDJSON, 1, []byte("others'\n"), frames[:8]).Release()
+				frame.TakeGzipMember(frame.NDJSON, 1, []byte("others'\n"), frames[:8]).Release()
 			}
 
 			var got []byte
