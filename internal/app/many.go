@@ -37,7 +37,7 @@ type manyPublish struct {
 // answer with a result for each, in the format of the request. An error refuses the whole
 // request. A delayed refusal of one message delays the answer. The answer holds no slot.
 func (a *App) PublishMany(ctx context.Context, c Caller, h Head, read Body, answer func(contentType string, parts iter.Seq[[]byte]) error) (err error) {
-	var span *observe.Publish
+	var span *observe.PublishSpan
 	defer func() { span.End(wire.Published{}, err) }()
 	defer a.recovered(&err)
 	if why := a.cfg.Sessions.Draining(); why != nil {

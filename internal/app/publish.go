@@ -43,7 +43,7 @@ type Publish struct {
 	claim   broker.Claim    // of the idempotency key
 	another <-chan struct{} // closed when another publish with the key is over
 	asked   bool            // the hook was asked
-	span    *observe.Publish
+	span    *observe.PublishSpan
 	waits   wait
 	result  broker.Result               // if it waits for nothing
 	done    func(wire.Published, error) // gets the result

@@ -133,8 +133,8 @@ func (t *Traces) begins(caller trace.SpanContext) bool {
 	return true
 }
 
-// A Publish is the span of a call that publishes. A nil *Publish is valid.
-type Publish struct {
+// A PublishSpan is the span of a call that publishes. A nil *PublishSpan is valid.
+type PublishSpan struct {
 	trace.Span
 	isMany    bool
 	appending trace.Span // nil: the call has not reached the broker
@@ -144,11 +144,11 @@ type publishKey struct{}
 
 // Publish begins the span of a publish to a topic, whose name was checked. It returns nil and
 // ctx as it is if the publish is not traced, or if it is one of many.
-func (t *Traces) Publish(ctx context.Context, topic string) (context.Context, *Publish) {
+func (t *Traces) Publish(ctx context.Context, topic string) (context.Context, *PublishSpan) {
 	if t == nil {
 		return ctx, nil
 	}
-	if _, isOneOfMany := ctx.Value(publishKey{}).(*Publish); isOneOfMany || !t.begins(trace.SpanContextFromContext(ctx)) {
+	if _, isOneOfMany := ctx.Value(publishKey{}).(*PublishSpan); isOneOfMany || !t.begins(trace.SpanContextFromContext(ctx)) {
 		return ctx, nil
 	}
 	return t.publish(ctx, attribute.String("messaging.destination.name", topic))
@@ -156,23 +156,23 @@ func (t *Traces) Publish(ctx context.Context, topic string) (context.Context, *P
 
 // PublishMany begins the span of a call that publishes many messages, or returns nil. The
 // messages have no spans of their own, whether or not the call is traced.
-func (t *Traces) PublishMany(ctx context.Context) (context.Context, *Publish) {
+func (t *Traces) PublishMany(ctx context.Context) (context.Context, *PublishSpan) {
 	if t == nil {
 		return ctx, nil
 	}
 	if !t.begins(trace.SpanContextFromContext(ctx)) {
-		return context.WithValue(ctx, publishKey{}, (*Publish)(nil)), nil
+		return context.WithValue(ctx, publishKey{}, (*PublishSpan)(nil)), nil
 	}
 	ctx, p := t.publish(ctx)
 	p.isMany = true
 	return ctx, p
 }
 
-func (t *Traces) publish(ctx context.Context, also ...attribute.KeyValue) (context.Context, *Publish) {
+func (t *Traces) publish(ctx context.Context, also ...attribute.KeyValue) (context.Context, *PublishSpan) {
 	ctx, span := t.tracer.Start(ctx, "publish", trace.WithSpanKind(trace.SpanKindServer),
 		trace.WithAttributes(attribute.String("messaging.system", "pubsubd"), attribute.String("messaging.operation.name", "publish")))
 	span.SetAttributes(also...)
-	p := &Publish{Span: span}
+	p := &PublishSpan{Span: span}
 	return context.WithValue(ctx, publishKey{}, p), p
 }
 
@@ -182,13 +182,13 @@ func (t *Traces) Append(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	if p, _ := ctx.Value(publishKey{}).(*Publish); p != nil && !p.isMany {
+	if p, _ := ctx.Value(publishKey{}).(*PublishSpan); p != nil && !p.isMany {
 		_, p.appending = t.tracer.Start(ctx, "append")
 	}
 }
 
 // End ends the span, and names the position of the message.
-func (p *Publish) End(published wire.Published, err error) {
+func (p *PublishSpan) End(published wire.Published, err error) {
 	if p == nil {
 		return
 	}
