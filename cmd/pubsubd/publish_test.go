@@ -147,7 +147,7 @@ func TestPublishCommandLinesThatCannotBeObeyed(t *testing.T) {
 		"no topic":          {nil, "TOPIC is missing in: pubsubd publish TOPIC [DATA|-] (see pubsubd publish --help)"},
 		"too much":          {[]string{"a", "closing", "bell"}, `"bell" is one argument too many for: pubsubd publish TOPIC [DATA|-]; put quotes around arguments with spaces (see`},
 		"not JSON":          {[]string{"a", "closing bell"}, "--type text/plain"},
-		"no topic's name":   {[]string{"a..b", "1"}, "empty token"},
+		"no topic's name":   {[]string{"a..b", "1"}, "empty segment"},
 		"no type":           {[]string{"a", "1", "--type=te xt"}, "text/plain"},
 		"half of a type":    {[]string{"a", "1", "--type=json"}, "text/plain"},
 		"no client":         {[]string{"a", "1", "--client=a b"}, "letters"},

@@ -28,7 +28,7 @@ at the end the positions to resume from.
 
 A subscription begins with the next message, unless you write topic@oldest or
 topic@epoch:offset, or set --from. Instead of a topic you can write a pattern: in
-'chat.*', * matches one token; in 'prices.>', > matches one or more tokens.`,
+'chat.*', * matches one segment; in 'prices.>', > matches one or more segments.`,
 		Example: `  pubsubd subscribe prices.acme
   pubsubd subscribe prices.acme news --from oldest --json
   pubsubd subscribe prices.acme@k3x9f2ab:17 --count 1 --timeout 30s`,

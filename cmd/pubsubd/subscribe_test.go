@@ -209,7 +209,7 @@ func TestSubscribeCommandLinesThatCannotBeObeyed(t *testing.T) {
 		says string
 	}{
 		"no topic":        {nil, "TOPIC is missing in: pubsubd subscribe TOPIC..."},
-		"no name":         {[]string{"a..b"}, "empty token"},
+		"no name":         {[]string{"a..b"}, "empty segment"},
 		"no start":        {[]string{"a", "--from=newest"}, "or oldest"},
 		"other topic":     {[]string{"a", "--from=b@k3:1"}, "no topic b"},
 		"whose echo":      {[]string{"a", "--no-echo"}, "--client"},

@@ -43,7 +43,7 @@ func (rs Rights) Explain(r Right, name string) (allowed bool, why string, err er
 	for _, e := range rs.entries {
 		for _, by := range e.topics {
 			allows, covered := slices.Contains(e.allow, r), covers(by, name)
-			near := 2 * sharedTokens(by, name)
+			near := 2 * sharedSegments(by, name)
 			switch {
 			case allows && covered:
 				return true, why + fmt.Sprintf("The entry %q allows it, by the name %q.", e, by), nil
@@ -78,9 +78,9 @@ func (e entry) misses(r Right, name, by string, allows, covered bool) string {
 	return fmt.Sprintf("The entry %q comes closest: %s.", e, lacks)
 }
 
-// sharedTokens returns how many tokens two names have in common at their beginning. A wildcard
-// is like any token.
-func sharedTokens(by, name string) (n int) {
+// sharedSegments returns how many segments two names have in common at their beginning. A wildcard
+// is like any segment.
+func sharedSegments(by, name string) (n int) {
 	a, b := strings.Split(by, "."), strings.Split(name, ".")
 	for n < len(a) && n < len(b) && (a[n] == b[n] || a[n] == "*" || a[n] == ">") {
 		n++

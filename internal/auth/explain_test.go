@@ -36,5 +36,5 @@ func TestRightsAreExplained(t *testing.T) {
 	_, _, err = rs.Explain("fly", "a")
 	require.ErrorContains(t, err, "the rights are")
 	_, _, err = rs.Explain(Publish, "a..b")
-	require.ErrorContains(t, err, "empty token")
+	require.ErrorContains(t, err, "empty segment")
 }

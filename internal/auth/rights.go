@@ -67,7 +67,7 @@ const (
 //
 //	[{"topics": ["chat.42", "prices.>", "inbox.$sub"], "allow": ["subscribe", "publish"]}]
 //
-// The token $sub in a topic stands for the subject. If the subject is not one valid token of
+// The segment $sub in a topic stands for the subject. If the subject is not one valid segment of
 // a topic, an entry that has $sub grants nothing. ParseRights refuses unknown rights,
 // unknown members and members that appear twice.
 func ParseRights(text []byte, subject string) (Rights, error) {
@@ -154,7 +154,7 @@ func (e *entry) check() error {
 func (e *entry) resolve(subject string) bool {
 	for i, name := range e.topics {
 		resolved := substitute(name, subject)
-		if resolved != name && !isToken(subject) || wire.CheckPattern(resolved) != nil {
+		if resolved != name && !isSegment(subject) || wire.CheckPattern(resolved) != nil {
 			return false
 		}
 		e.topics[i] = resolved
@@ -162,22 +162,22 @@ func (e *entry) resolve(subject string) bool {
 	return true
 }
 
-// substitute returns the name with the subject as each token that is the placeholder.
+// substitute returns the name with the subject as each segment that is the placeholder.
 func substitute(name, subject string) string {
 	if !strings.Contains(name, placeholder) {
 		return name
 	}
-	tokens := strings.Split(name, ".")
-	for i := range tokens {
-		if tokens[i] == placeholder {
-			tokens[i] = subject
+	segments := strings.Split(name, ".")
+	for i := range segments {
+		if segments[i] == placeholder {
+			segments[i] = subject
 		}
 	}
-	return strings.Join(tokens, ".")
+	return strings.Join(segments, ".")
 }
 
-// isToken reports whether s is one token of a topic.
-func isToken(s string) bool { return !strings.Contains(s, ".") && wire.CheckTopic(s) == nil }
+// isSegment reports whether s is one segment of a topic.
+func isSegment(s string) bool { return !strings.Contains(s, ".") && wire.CheckTopic(s) == nil }
 
 // needed returns the right that a right on a name needs. To read a presence topic is to
 // learn who is on the topic that it is about.

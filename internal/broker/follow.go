@@ -49,7 +49,7 @@ func (b *Broker) Follow(pattern string, f Follower) error {
 		at.value = &followers{}
 	}
 	(*at.value)[f] = true
-	b.memory.Add(memory.Topics, int64(patternBytes+created*tokenBytes))
+	b.memory.Add(memory.Topics, int64(patternBytes+created*segmentBytes))
 	return nil
 }
 
@@ -64,7 +64,7 @@ func (b *Broker) Unfollow(pattern string, f Follower) {
 	delete(*at.value, f)
 	freed := patternBytes
 	if len(*at.value) == 0 {
-		freed += b.follows.tree.remove(pattern) * tokenBytes
+		freed += b.follows.tree.remove(pattern) * segmentBytes
 	}
 	b.memory.Add(memory.Topics, -int64(freed))
 }

@@ -58,7 +58,7 @@ func spansOf(pattern string) []span {
 	if !wire.IsPattern(pattern) {
 		return []span{{pattern, pattern + afterName}}
 	}
-	prefix := pattern[:strings.IndexAny(pattern, anyToken+anyRest)]
+	prefix := pattern[:strings.IndexAny(pattern, anySegment+anyRest)]
 	if prefix == "" { // it does not match the daemon's own topics, which begin with '_'
 		return []span{{"", "_"}, {"`", beyondNames}} // '`' follows '_'
 	}

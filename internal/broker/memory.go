@@ -15,11 +15,11 @@ const (
 )
 
 // The memory of a pattern that a session follows, and of each branch of the tree of
-// patterns. Measured with patterns of sessions: 660 bytes each if they share all tokens, and
-// 280 to 300 for each token that they do not share.
+// patterns. Measured with patterns of sessions: 660 bytes each if they share all segments, and
+// 280 to 300 for each segment that they do not share.
 const (
 	patternBytes = 656
-	tokenBytes   = 288
+	segmentBytes = 288
 )
 
 // countTopics adds to the number of topics, and to their memory.

@@ -188,7 +188,7 @@ func TestMemoryOfPatternsCounts(t *testing.T) {
 		err = b.Follow(fmt.Sprintf("*.a%d.b.c", n), &h)
 	}
 	require.ErrorContains(t, err, "memory.budget")
-	require.InDelta(t, 1<<20/2/(patternBytes+3*tokenBytes), n, 3, "half of the budget is for messages")
+	require.InDelta(t, 1<<20/2/(patternBytes+3*segmentBytes), n, 3, "half of the budget is for messages")
 	require.ErrorContains(t, publishSized(t, b, "mine", 10), "memory.budget")
 	for i := range n {
 		b.Unfollow(fmt.Sprintf("*.a%d.b.c", i), &h)

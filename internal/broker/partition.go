@@ -216,7 +216,7 @@ func (b *Broker) partitionsOf(pattern string) []*partition {
 
 // isLocal reports whether the topics of this name or pattern are in the local partition. A
 // pattern has topics there or elsewhere, never both: a wildcard does not match the first
-// token of a presence topic.
+// segment of a presence topic.
 func isLocal(name string) bool {
 	_, ok := wire.PresenceOf(name)
 	return ok

@@ -6,8 +6,8 @@ import (
 )
 
 // A Rule sets the history of the topics that match a pattern, their policy for slow
-// subscribers, and whether they tell who published. If several rules match a topic, only the most specific one counts: token
-// by token, a name is more specific than '*', and '*' than '>'.
+// subscribers, and whether they tell who published. If several rules match a topic, only the most specific one counts: segment
+// by segment, a name is more specific than '*', and '*' than '>'.
 type Rule struct {
 	Name    string // in the configuration
 	Pattern string // see wire.CheckPattern

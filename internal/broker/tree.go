@@ -12,7 +12,7 @@ import (
 )
 
 // A tree holds one value for each name: a topic's name or a pattern. Names that begin
-// with the same tokens share branches, so the cost of a lookup does not depend on the
+// with the same segments share branches, so the cost of a lookup does not depend on the
 // number of names. The zero tree is empty. The owner provides the lock.
 //
 // A tree of patterns finds the patterns that match a topic, the most specific first. A
@@ -21,7 +21,7 @@ type tree[V any] struct {
 	root branch[V]
 }
 
-// A branch is where the names that begin with the same tokens continue.
+// A branch is where the names that begin with the same segments continue.
 type branch[V any] struct {
 	next  map[string]*branch[V]
 	value *V // of the name that ends here; nil: no name ends here
@@ -29,21 +29,21 @@ type branch[V any] struct {
 
 // The wildcards of patterns; see wire.CheckPattern.
 const (
-	anyToken = "*"
-	anyRest  = ">"
+	anySegment = "*"
+	anyRest    = ">"
 )
 
-// tokensOf splits a name. The slice fits every valid name: a presence topic has one more.
-func tokensOf(name string) []string {
-	return slices.AppendSeq(make([]string, 0, wire.MaxTopicTokens+1), strings.SplitSeq(name, "."))
+// segmentsOf splits a name. The slice fits every valid name: a presence topic has one more.
+func segmentsOf(name string) []string {
+	return slices.AppendSeq(make([]string, 0, wire.MaxTopicSegments+1), strings.SplitSeq(name, "."))
 }
 
 // at returns the branch where the name ends. With create, it adds the branches that
 // are missing, and returns how many; without, the branch may be nil.
 func (t *tree[V]) at(name string, create bool) (at *branch[V], created int) {
 	at = &t.root
-	for token := range strings.SplitSeq(name, ".") {
-		next := at.next[token]
+	for segment := range strings.SplitSeq(name, ".") {
+		next := at.next[segment]
 		switch {
 		case next != nil:
 		case !create:
@@ -54,7 +54,7 @@ func (t *tree[V]) at(name string, create bool) (at *branch[V], created int) {
 			if at.next == nil {
 				at.next = make(map[string]*branch[V])
 			}
-			at.next[token] = next
+			at.next[segment] = next
 		}
 		at = next
 	}
@@ -63,20 +63,20 @@ func (t *tree[V]) at(name string, create bool) (at *branch[V], created int) {
 
 // remove removes a name, and the branches that no other name needs. It returns the number
 // of those.
-func (t *tree[V]) remove(name string) (removed int) { return t.root.remove(tokensOf(name)) }
+func (t *tree[V]) remove(name string) (removed int) { return t.root.remove(segmentsOf(name)) }
 
-func (b *branch[V]) remove(tokens []string) (removed int) {
-	if len(tokens) == 0 {
+func (b *branch[V]) remove(segments []string) (removed int) {
+	if len(segments) == 0 {
 		b.value = nil
 		return 0
 	}
-	next := b.next[tokens[0]]
+	next := b.next[segments[0]]
 	if next == nil {
 		return 0
 	}
-	removed = next.remove(tokens[1:])
+	removed = next.remove(segments[1:])
 	if next.value == nil && len(next.next) == 0 {
-		delete(b.next, tokens[0])
+		delete(b.next, segments[0])
 		removed++
 	}
 	return removed
@@ -87,25 +87,25 @@ func (b *branch[V]) remove(tokens []string) (removed int) {
 func (t *tree[V]) matching(topic string) iter.Seq[*V] {
 	return func(yield func(*V) bool) {
 		if len(t.root.next) > 0 {
-			t.root.matching(tokensOf(topic), wire.ReservedTopic(topic), yield)
+			t.root.matching(segmentsOf(topic), wire.ReservedTopic(topic), yield)
 		}
 	}
 }
 
 // matching reports whether to continue. If reserved is set, no wildcard matches the
-// first of the tokens.
-func (b *branch[V]) matching(tokens []string, reserved bool, yield func(*V) bool) bool {
+// first of the segments.
+func (b *branch[V]) matching(segments []string, reserved bool, yield func(*V) bool) bool {
 	switch {
 	case b == nil:
 		return true
-	case len(tokens) == 0:
+	case len(segments) == 0:
 		return b.yield(yield)
-	case !b.next[tokens[0]].matching(tokens[1:], false, yield):
+	case !b.next[segments[0]].matching(segments[1:], false, yield):
 		return false
 	case reserved:
 		return true
 	}
-	return b.next[anyToken].matching(tokens[1:], false, yield) && b.next[anyRest].yield(yield)
+	return b.next[anySegment].matching(segments[1:], false, yield) && b.next[anyRest].yield(yield)
 }
 
 func (b *branch[V]) yield(yield func(*V) bool) bool {
@@ -114,7 +114,7 @@ func (b *branch[V]) yield(yield func(*V) bool) bool {
 
 // names has the names of all topics twice: in a tree for patterns, and in a B-tree for
 // pages of the list. The tree cannot return a page: its branches are not sorted, and byte
-// order is not the order of tokens ("a" < "a-b" < "a.b").
+// order is not the order of segments ("a" < "a-b" < "a.b").
 type names struct {
 	mu     sync.RWMutex // taken after a shard's lock
 	tree   tree[topic]
@@ -162,7 +162,7 @@ type Search struct {
 }
 
 // visitsPerTopic is how many branches a search may visit for each topic that it may
-// find. A wildcard before other tokens leads to many topics that do not match.
+// find. A wildcard before other segments leads to many topics that do not match.
 const visitsPerTopic = 64
 
 // recallsOfAll is how many patterns a search may compare with all forgotten topics
@@ -180,7 +180,7 @@ func NewSearch(topics int) *Search {
 func (b *Broker) Matching(pattern string, s *Search) (topics []string, ok bool) {
 	s.found = nil
 	b.names.mu.RLock()
-	s.match(&b.names.tree.root, tokensOf(pattern), true)
+	s.match(&b.names.tree.root, segmentsOf(pattern), true)
 	b.names.mu.RUnlock()
 	slices.Sort(s.found)
 	return s.found, !s.isOver()
@@ -189,33 +189,33 @@ func (b *Broker) Matching(pattern string, s *Search) (topics []string, ok bool) 
 func (s *Search) isOver() bool { return s.visits <= 0 || len(s.found) > s.limit }
 
 // match finds the topics below a branch that match the rest of a pattern. At the first
-// token, wildcards do not match reserved topics.
-func (s *Search) match(b *branch[topic], tokens []string, first bool) {
+// segment, wildcards do not match reserved topics.
+func (s *Search) match(b *branch[topic], segments []string, first bool) {
 	s.visits--
 	switch {
 	case b == nil || s.isOver():
 		return
-	case len(tokens) == 0:
+	case len(segments) == 0:
 		if b.value != nil {
 			s.found = append(s.found, b.value.name)
 		}
 		return
-	case tokens[0] != anyToken && tokens[0] != anyRest:
-		s.match(b.next[tokens[0]], tokens[1:], false)
+	case segments[0] != anySegment && segments[0] != anyRest:
+		s.match(b.next[segments[0]], segments[1:], false)
 		return
 	}
-	for token, next := range b.next {
+	for segment, next := range b.next {
 		switch {
 		case s.isOver():
 			return
-		case first && wire.ReservedTopic(token):
-		case tokens[0] == anyRest:
+		case first && wire.ReservedTopic(segment):
+		case segments[0] == anyRest:
 			if next.value != nil {
 				s.found = append(s.found, next.value.name)
 			}
-			s.match(next, tokens, false)
+			s.match(next, segments, false)
 		default:
-			s.match(next, tokens[1:], false)
+			s.match(next, segments[1:], false)
 		}
 	}
 }

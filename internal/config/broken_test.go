@@ -121,7 +121,7 @@ var broken = []brokenInput{
 	{name: "rule: no pattern, by flag", args: []string{"--topics", "prices.history.age=5s"}},
 	{name: "rule: a pattern that continues after >", yaml: "topics:\n  prices:\n    pattern: prices.>.old\n"},
 	{name: "rule: a wildcard in a token", environ: []string{"PUBSUBD_TOPICS_PRICES_PATTERN=prices.ac*"}},
-	{name: "rule: an empty token", args: []string{"--topics=prices.pattern=prices..>"}},
+	{name: "rule: an empty segment", args: []string{"--topics=prices.pattern=prices..>"}},
 	{name: "rule: an empty pattern", args: []string{"--topics=prices.pattern="}},
 	{name: "rule: a wildcard without quotes", yaml: "topics:\n  all:\n    pattern: *\n"},
 	{name: "rule: > without quotes", yaml: "topics:\n  all:\n    pattern: >\n    slow: conflate\n"},

@@ -253,7 +253,7 @@ func path(to *string) *field {
 // pattern is the name of a topic or a pattern.
 func pattern(to *string) *field {
 	return text(to, values[string]{
-		kind: "pattern", allowed: "the name of a topic, or a pattern, in which * matches one token and a last > matches the rest: chat.* or prices.>",
+		kind: "pattern", allowed: "the name of a topic, or a pattern, in which * matches one segment and a last > matches the rest: chat.* or prices.>",
 		check: wire.CheckPattern,
 	})
 }

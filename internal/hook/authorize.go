@@ -153,7 +153,7 @@ func (a *about) selects(name string) bool {
 // overlap reports whether a topic can match both patterns. The name of a topic is a pattern
 // that matches only this topic.
 func overlap(x, y string) bool {
-	if wire.ReservedTopic(x) != wire.ReservedTopic(y) { // no wildcard matches a reserved first token
+	if wire.ReservedTopic(x) != wire.ReservedTopic(y) { // no wildcard matches a reserved first segment
 		return false
 	}
 	for {
@@ -162,7 +162,7 @@ func overlap(x, y string) bool {
 		switch {
 		case a == anyRest || b == anyRest:
 			return true
-		case a != b && a != anyToken && b != anyToken || moreX != moreY:
+		case a != b && a != anySegment && b != anySegment || moreX != moreY:
 			return false
 		case !moreX:
 			return true
@@ -173,8 +173,8 @@ func overlap(x, y string) bool {
 
 // The wildcards of patterns; see wire.CheckPattern.
 const (
-	anyToken = "*"
-	anyRest  = ">"
+	anySegment = "*"
+	anyRest    = ">"
 )
 
 // agreed remembers the questions to which the application agreed, for a while. It is

@@ -98,7 +98,7 @@ func (c *change) followLocked(p *pattern, start wire.Start) error {
 	topics, ok := b.Matching(p.name, c.search)
 	if !ok {
 		return problem.New(wire.CodeTooManySubscriptions,
-			"use a more specific pattern, especially in its first token, or raise limits.subscriptions",
+			"use a more specific pattern, especially in its first segment, or raise limits.subscriptions",
 			"pattern %s matches more than %d topics, or too many must be searched", wire.Quote(p.name), s.config().Subscriptions)
 	}
 	for _, topic := range topics {

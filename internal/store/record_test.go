@@ -136,7 +136,7 @@ func TestARecordIsNotTrusted(t *testing.T) {
 		"data is not JSON":    message(wire.Message{Data: []byte(" 1")}),
 		"time is not valid":   message(wire.Message{Data: []byte("1"), Time: -1}),
 		"too long":            message(wire.Message{Data: []byte("1"), Key: strings.Repeat("k", 256)}),
-		"empty token":         message(wire.Message{Data: []byte("1"), Position: at("a..b", 1)}),
+		"empty segment":       message(wire.Message{Data: []byte("1"), Position: at("a..b", 1)}),
 		"by is too long":      message(wire.Message{Data: []byte("1"), Claims: []byte("[]")}),
 		"unknown gap reason":  {Op: broker.OpLost, Message: &wire.Message{Position: at("a", 1)}, State: &broker.State{Reason: "why"}},
 		"has no gap reason":   {Op: broker.OpTopic, Message: &wire.Message{Position: at("a", 1)}, State: &broker.State{}},

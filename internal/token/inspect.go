@@ -131,6 +131,6 @@ func (i *Inspection) describeRights(m members) {
 		i.add("right", entry)
 	}
 	if strings.Contains(string(claim), "$sub") && (wire.CheckTopic(subject) != nil || strings.Contains(subject, ".")) {
-		i.Note = "Entries with $sub grant nothing, because the subject is not one token of a topic."
+		i.Note = "Entries with $sub grant nothing, because the subject is not one segment of a topic."
 	}
 }

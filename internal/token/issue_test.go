@@ -114,7 +114,7 @@ func TestTokensThatAreNotIssued(t *testing.T) {
 		{pemOf("PRIVATE KEY", []byte{1}), nil, "the key"},
 		{key, func(d *Draft) { d.Subject = "a\nb" }, "sub in the token"},
 		{key, func(d *Draft) { d.TTL = 0 }, "expires before"},
-		{key, func(d *Draft) { d.Rights = rights("a..b", "publish") }, "empty token"},
+		{key, func(d *Draft) { d.Rights = rights("a..b", "publish") }, "empty segment"},
 		{key, func(d *Draft) { d.Claims = map[string]jsontext.Value{"sub": jsontext.Value(`"bob"`)} }, "the claim sub is given twice"},
 		{key, func(d *Draft) {
 			d.Claims = map[string]jsontext.Value{"x": jsontext.Value(`"` + strings.Repeat("x", 7000) + `"`)}

@@ -47,7 +47,7 @@ func TestPublishManyRefusesWhatCannotWork(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
 		for want, wrong := range map[string]Publication{
-			"empty token":     {Topic: "a..b", Body: []byte("1")},
+			"empty segment":   {Topic: "a..b", Body: []byte("1")},
 			"not JSON":        {Topic: "a", Body: []byte("{")},
 			"whole seconds":   {Topic: "a", Body: []byte("1"), Options: []PublishOption{WithTTL(time.Millisecond)}},
 			"client's id":     {Topic: "a", Body: []byte("1"), Options: []PublishOption{WithClient("")}},

@@ -11,7 +11,7 @@ const MaxClientBytes = 64
 // CheckClient returns nil if id is a valid client id: 1 to MaxClientBytes ASCII letters,
 // digits, '-', '_', '.' and ':'. The error says what to change.
 func CheckClient(id string) error {
-	allowed := func(c byte) bool { return isTokenByte(c) || c == '.' || c == ':' }
+	allowed := func(c byte) bool { return isSegmentByte(c) || c == '.' || c == ':' }
 	return checkBytes("the client's id", id, MaxClientBytes, allowed, "ASCII letters, digits, '-', '_', '.' and ':' are")
 }
 

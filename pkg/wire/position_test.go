@@ -38,7 +38,7 @@ func TestPositionIsStrict(t *testing.T) {
 		"":                                    "no '@'",
 		"a":                                   "no '@'",
 		"@k3:1":                               "topic is empty",
-		"a..b@k3:1":                           "empty token",
+		"a..b@k3:1":                           "empty segment",
 		strings.Repeat("a", 256) + "@k3:1":    "it has 256",
 		"a@k3":                                "no offset",
 		"a@oldest":                            "no offset",

@@ -69,7 +69,7 @@ func TestWhatIsNotReadStrictly(t *testing.T) {
 		`{"topics":[{"Topic":"a"}]}`:                 `unknown field "Topic"`,
 		`{"topics":[{"topic":"a","topic":"b"}]}`:     `an object has the member "topic" twice`,
 		`{"topics":[3]}`:                             `"3" is neither a start nor an object`,
-		`{"topics":["a..b"]}`:                        `"a..b" has an empty token`,
+		`{"topics":["a..b"]}`:                        `"a..b" has an empty segment`,
 		`{"topics":{}}`:                              `"topics" cannot be of the type object`,
 		`{"ack":1.5}`:                                `"ack" cannot be of the type number`,
 		`[]`:                                         "the value cannot be of the type array",

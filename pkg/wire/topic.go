@@ -6,12 +6,12 @@ import (
 
 // Bounds of a topic's name.
 const (
-	MaxTopicBytes  = 255
-	MaxTopicTokens = 16
+	MaxTopicBytes    = 255
+	MaxTopicSegments = 16
 )
 
-// CheckTopic returns nil if name is a valid topic: tokens of ASCII letters, digits, '-' and
-// '_', with dots between them; at most MaxTopicTokens tokens and MaxTopicBytes in all. Case
+// CheckTopic returns nil if name is a valid topic: segments of ASCII letters, digits, '-' and
+// '_', with dots between them; at most MaxTopicSegments segments and MaxTopicBytes in all. Case
 // matters. The bounds of a presence topic apply to the topic that it is about. The error
 // says what to change.
 func CheckTopic(name string) error {
@@ -21,23 +21,23 @@ func CheckTopic(name string) error {
 		return faultf(CodeInvalidTopic, "the topic is empty: name one, such as prices.acme")
 	case len(name) > MaxTopicBytes:
 		return faultf(CodeInvalidTopic, "the topic must have at most %d bytes; it has %d", MaxTopicBytes, len(name))
-	case strings.Count(name, ".") >= MaxTopicTokens:
-		return faultf(CodeInvalidTopic, "the topic must have at most %d tokens: join some", MaxTopicTokens)
+	case strings.Count(name, ".") >= MaxTopicSegments:
+		return faultf(CodeInvalidTopic, "the topic must have at most %d segments: join some", MaxTopicSegments)
 	}
-	for token := range strings.SplitSeq(name, ".") {
-		if token == "" {
-			return faultf(CodeInvalidTopic, "topic %s has an empty token: write something between the dots", Quote(name))
+	for segment := range strings.SplitSeq(name, ".") {
+		if segment == "" {
+			return faultf(CodeInvalidTopic, "topic %s has an empty segment: write something between the dots", Quote(name))
 		}
-		for i := range len(token) {
-			if !isTokenByte(token[i]) {
-				return faultf(CodeInvalidTopic, "topic %s holds %s: only ASCII letters, digits, '-', '_' and dots between tokens are allowed", Quote(name), quoteFirst(token[i:]))
+		for i := range len(segment) {
+			if !isSegmentByte(segment[i]) {
+				return faultf(CodeInvalidTopic, "topic %s holds %s: only ASCII letters, digits, '-', '_' and dots between segments are allowed", Quote(name), quoteFirst(segment[i:]))
 			}
 		}
 	}
 	return nil
 }
 
-// ReservedTopic reports whether the topic belongs to the daemon: its first token begins
+// ReservedTopic reports whether the topic belongs to the daemon: its first segment begins
 // with '_'. Clients may subscribe to such topics but not publish.
 func ReservedTopic(name string) bool { return strings.HasPrefix(name, "_") }
 
@@ -52,56 +52,56 @@ func PresenceTopic(name string) string { return presencePrefix + name }
 // other name, which PresenceOf returns as it is.
 func PresenceOf(name string) (about string, ok bool) { return strings.CutPrefix(name, presencePrefix) }
 
-func isTokenByte(c byte) bool {
+func isSegmentByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_'
 }
 
-// A pattern matches topics. It is written like a topic, in which '*' matches one token and
-// a last '>' matches one or more tokens. A wildcard does not match a first token that begins
+// A pattern matches topics. It is written like a topic, in which '*' matches one segment and
+// a last '>' matches one or more segments. A wildcard does not match a first segment that begins
 // with '_', because such topics belong to the daemon.
 const (
-	anyToken = "*"
-	anyRest  = ">"
+	anySegment = "*"
+	anyRest    = ">"
 )
 
 // IsPattern reports whether s has a wildcard, so that it is not the name of a topic.
-func IsPattern(s string) bool { return strings.ContainsAny(s, anyToken+anyRest) }
+func IsPattern(s string) bool { return strings.ContainsAny(s, anySegment+anyRest) }
 
 // CheckPattern returns nil if s is a valid pattern or topic. A topic matches itself. The
 // error says what to change.
 func CheckPattern(s string) error {
 	i := -1
-	for token := range strings.SplitSeq(s, ".") {
+	for segment := range strings.SplitSeq(s, ".") {
 		i++
 		switch {
-		case token == "" && s != "":
-			return faultf(CodeInvalidTopic, "pattern %s has an empty token: write something between the dots", Quote(s))
-		case token == anyToken:
-		case token == anyRest && i == strings.Count(s, "."):
-		case token == anyRest:
+		case segment == "" && s != "":
+			return faultf(CodeInvalidTopic, "pattern %s has an empty segment: write something between the dots", Quote(s))
+		case segment == anySegment:
+		case segment == anyRest && i == strings.Count(s, "."):
+		case segment == anyRest:
 			return faultf(CodeInvalidTopic, "pattern %s continues after '>': '>' matches all that follows, so it must be last", Quote(s))
-		case IsPattern(token):
-			return faultf(CodeInvalidTopic, "pattern %s has a wildcard within the token %s: '*' and '>' must be whole tokens", Quote(s), Quote(token))
+		case IsPattern(segment):
+			return faultf(CodeInvalidTopic, "pattern %s has a wildcard within the segment %s: '*' and '>' must be whole segments", Quote(s), Quote(segment))
 		}
 	}
 	// The rest follows the rules of topics.
 	return CheckTopic(wildcardsOut.Replace(s))
 }
 
-var wildcardsOut = strings.NewReplacer(anyToken, "x", anyRest, "x")
+var wildcardsOut = strings.NewReplacer(anySegment, "x", anyRest, "x")
 
 // Matches reports whether a valid pattern matches the topic. One request of a client may
 // call it some 100,000 times, so it reads both once and does not allocate.
 func Matches(pattern, topic string) bool {
-	if ReservedTopic(topic) && (strings.HasPrefix(pattern, anyToken) || strings.HasPrefix(pattern, anyRest)) {
+	if ReservedTopic(topic) && (strings.HasPrefix(pattern, anySegment) || strings.HasPrefix(pattern, anyRest)) {
 		return false
 	}
 	at := 0 // in the topic
 	for i := range len(pattern) {
 		switch c := pattern[i]; {
-		case c == anyRest[0]: // wildcards are whole tokens
+		case c == anyRest[0]: // wildcards are whole segments
 			return true
-		case c == anyToken[0]:
+		case c == anySegment[0]:
 			if dot := strings.IndexByte(topic[at:], '.'); dot >= 0 {
 				at += dot
 			} else {
@@ -117,7 +117,7 @@ func Matches(pattern, topic string) bool {
 }
 
 // MoreSpecific reports whether pattern x is more specific than y, if both match a topic.
-// Token by token, a name is more specific than '*', and '*' more than '>'. Of two different
+// Segment by segment, a name is more specific than '*', and '*' more than '>'. Of two different
 // patterns that match the same topic, one is always more specific.
 func MoreSpecific(x, y string) bool {
 	for {
@@ -130,12 +130,12 @@ func MoreSpecific(x, y string) bool {
 	}
 }
 
-// rank orders tokens: the most specific is the highest.
-func rank(token string) int {
-	switch token {
+// rank orders segments: the most specific is the highest.
+func rank(segment string) int {
+	switch segment {
 	case anyRest:
 		return 0
-	case anyToken:
+	case anySegment:
 		return 1
 	}
 	return 2

@@ -8,27 +8,27 @@ import (
 )
 
 func TestTopicBoundaries(t *testing.T) {
-	tokens := func(n int) string { return strings.TrimSuffix(strings.Repeat("t.", n), ".") }
+	segments := func(n int) string { return strings.TrimSuffix(strings.Repeat("t.", n), ".") }
 	for _, tt := range []struct {
 		name, topic, wantErr string
 	}{
 		{"255 bytes", strings.Repeat("a", 255), ""},
 		{"256 bytes", strings.Repeat("a", 256), "at most 255 bytes; it has 256"},
-		{"16 tokens", tokens(16), ""},
-		{"17 tokens", tokens(17), "at most 16 tokens"},
+		{"16 segments", segments(16), ""},
+		{"17 segments", segments(17), "at most 16 segments"},
 		{"one byte", "a", ""},
 		{"no byte", "", "is empty"},
-		{"no token", ".", "empty token"},
-		{"first token empty", ".a", "empty token"},
-		{"last token empty", "a.", "empty token"},
-		{"inner token empty", "a..b", "empty token"},
+		{"no segment", ".", "empty segment"},
+		{"first segment empty", ".a", "empty segment"},
+		{"last segment empty", "a.", "empty segment"},
+		{"inner segment empty", "a..b", "empty segment"},
 		{"presence of 255 bytes", PresenceTopic(strings.Repeat("a", 255)), ""},
 		{"presence of 256 bytes", PresenceTopic(strings.Repeat("a", 256)), "at most 255 bytes; it has 256"},
-		{"presence of 16 tokens", PresenceTopic(tokens(16)), ""},
-		{"presence of 17 tokens", PresenceTopic(tokens(17)), "at most 16 tokens"},
+		{"presence of 16 segments", PresenceTopic(segments(16)), ""},
+		{"presence of 17 segments", PresenceTopic(segments(17)), "at most 16 segments"},
 		{"presence of nothing", "_presence.", "is empty"},
-		{"presence of presence is not longer", PresenceTopic(PresenceTopic(tokens(16))), "at most 16 tokens"},
-		{"many dots", strings.Repeat(".", 255), "at most 16 tokens"},
+		{"presence of presence is not longer", PresenceTopic(PresenceTopic(segments(16))), "at most 16 segments"},
+		{"many dots", strings.Repeat(".", 255), "at most 16 segments"},
 		{"below the digits", "a/b", "holds '/'"},
 		{"above the digits", "a:b", "holds ':'"},
 		{"below the capitals", "a@b", "holds '@'"},
@@ -125,15 +125,15 @@ func TestInvalidPatterns(t *testing.T) {
 		"":                              "is empty",
 		"a.>.b":                         "must be last",
 		">.a":                           "must be last",
-		"a*":                            "whole tokens",
-		"a.b>":                          "whole tokens",
-		"a.**":                          "whole tokens",
-		"a..*":                          `"a..*" has an empty token`,
-		"*.":                            "empty token",
+		"a*":                            "whole segments",
+		"a.b>":                          "whole segments",
+		"a.**":                          "whole segments",
+		"a..*":                          `"a..*" has an empty segment`,
+		"*.":                            "empty segment",
 		"a b.*":                         "only ASCII letters",
-		strings.Repeat("*.", 16) + ">":  "tokens",
+		strings.Repeat("*.", 16) + ">":  "segments",
 		"*." + strings.Repeat("a", 255): "255",
-		"a." + strings.Repeat(">", 2):   "whole tokens",
+		"a." + strings.Repeat(">", 2):   "whole segments",
 		"a.*.b@k3:1":                    "only ASCII letters",
 	} {
 		err := CheckPattern(bad)

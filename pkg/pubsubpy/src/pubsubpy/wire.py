@@ -120,7 +120,7 @@ def check_topic(name: str, form: str = TOPIC) -> str:
     """Returns the name of a topic, or with the form NAME of a pattern too. Raises Problem invalid_topic."""
     if not re.fullmatch(form, name):
         raise Problem("invalid_topic", f"{name[:300]!r} is not a topic",
-                      remedy="write up to 16 tokens of ASCII letters, digits, - and _, with dots between")
+                      remedy="write up to 16 segments of ASCII letters, digits, - and _, with dots between")
     return name
 
 
