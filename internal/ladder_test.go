@@ -31,6 +31,7 @@ var floors = [][]string{
 	{"internal/httpapi"},
 	{"internal/lane"},
 	{"internal/app"},
+	{"internal/request"},
 	{"internal/transport", "internal/listen", "internal/cors", "internal/acme"},
 	{"internal/presence"},
 	{"internal/session", "internal/store"},

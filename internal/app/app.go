@@ -16,15 +16,11 @@
 //
 // If the body names the topics, the call checks their names and permissions after the body.
 // Before the body, it checks that the caller has the right on some topic.
-//
-// A call whose context has already ended never waits. Where it would have to, it returns
-// ErrWouldWait and has spent nothing. For that, it takes its slot first.
 package app
 
 import (
 	"context"
 	"crypto/cipher"
-	"encoding/json"
 	"errors"
 	"slices"
 	"sync/atomic"
@@ -38,6 +34,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -85,7 +82,7 @@ func New(cfg Config) *App {
 // Reload puts other limits in force.
 func (a *App) Reload(limits wire.Limits) {
 	a.limits.Store(&limits)
-	a.cfg.Broker.Memory().SetLargestBody(max(limits.MessageBytes, MaxRequestBytes))
+	a.cfg.Broker.Memory().SetLargestBody(max(limits.MessageBytes, request.MaxBytes))
 }
 
 // Limits returns the limits in force.
@@ -93,9 +90,6 @@ func (a *App) Limits() *wire.Limits { return a.limits.Load() }
 
 // Errors that are not for the client.
 var (
-	// ErrWouldWait is returned where a call would wait whose context has already ended.
-	ErrWouldWait = errors.New("the call would have to wait")
-
 	// ErrClientGone means that the client has disconnected.
 	ErrClientGone = errors.New("the client is gone")
 
@@ -103,7 +97,7 @@ var (
 )
 
 // withoutAnswer are the errors after which the client gets no answer.
-var withoutAnswer = []error{errPanicked, ErrClientGone, ErrWouldWait, context.Canceled, context.DeadlineExceeded}
+var withoutAnswer = []error{errPanicked, ErrClientGone, context.Canceled, context.DeadlineExceeded}
 
 // Problem returns the problem to send for err, and counts it. It returns nil for an error
 // without an answer: then the caller closes the connection, so that the client cannot take
@@ -125,14 +119,6 @@ func (a *App) Problem(err error, fields ...zap.Field) *wire.Problem {
 	return limit.Spread(p)
 }
 
-// problemOf returns a problem with err as its detail, or nil if err is nil.
-func problemOf(err error, code wire.Code, remedy string) error {
-	if err == nil {
-		return nil
-	}
-	return problem.New(code, remedy, "%v", err)
-}
-
 func internal() *wire.Problem {
 	return problem.New(wire.CodeInternal, "retry later; if the error repeats, see the daemon's log", "the daemon has an internal error")
 }
@@ -143,13 +129,4 @@ func (a *App) recovered(err *error) {
 		a.cfg.Log.Error("panic", zap.Any("panic", why), zap.Stack("stack"))
 		*err = errPanicked
 	}
-}
-
-// InJSON returns a value of an answer in JSON.
-func InJSON(v any) []byte {
-	text, err := json.Marshal(v)
-	if err != nil {
-		panic("BUG: an answer does not marshal: " + err.Error())
-	}
-	return text
 }

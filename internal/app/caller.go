@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"errors"
+	"math"
+	"slices"
 	"strings"
 	"time"
 	"unique"
@@ -59,9 +61,6 @@ func (c *Caller) streamPeer(mode transport.Mode) *session.Peer {
 // rate of the principal.
 func (a *App) admit(ctx context.Context, c *Caller, kind limit.Kind) error {
 	known := a.recognise(c)
-	if errors.Is(known, auth.ErrUnverified) && ctx.Err() != nil {
-		return ErrWouldWait
-	}
 	if !c.paid {
 		if err := a.cfg.Limiter.Admit(kind, 1, c.Who, limit.Address); err != nil {
 			return err
@@ -216,23 +215,17 @@ type Authorizer interface {
 	Authorize(ctx context.Context, s hook.Subscribing) error
 }
 
-// authorize asks the application about a subscription, with the slot. If ctx has ended,
-// the error is ErrWouldWait.
+// authorize asks the application about a subscription, with the slot.
 func (a *App) authorize(ctx context.Context, c *Caller, place *slot, s hook.Subscribing) error {
 	// Fast path: the application is not asked.
 	if !a.cfg.Authorize.Selects(s.Topics) {
 		return nil
 	}
-	mustNotWait := ctx.Err() != nil
-	err := place.take(ctx, a, c)
-	if err == nil {
-		s.Principal = principalOf(c)
-		err = a.cfg.Authorize.Authorize(ctx, s)
+	if err := place.take(ctx, a, c); err != nil {
+		return err
 	}
-	if mustNotWait {
-		err = orWouldWait(err)
-	}
-	return err
+	s.Principal = principalOf(c)
+	return a.cfg.Authorize.Authorize(ctx, s)
 }
 
 // principalOf returns the principal of a caller, for a hook.
@@ -282,18 +275,34 @@ func (s *slot) end() {
 	}
 }
 
-// NoWait is the context of a call that must not wait: it has ended.
-var NoWait = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
-
-// orWouldWait returns err, or ErrWouldWait in place of what a call that must not wait
-// gets where it would have to.
-func orWouldWait(err error) error {
-	if errors.Is(err, context.Canceled) {
-		return ErrWouldWait
+// inTurn calls do. If do takes long, it waits for its turn: to decode 900 KB takes 25 ms, and
+// many at once would keep all cores from deliveries. Addresses get their turns one after the
+// other. If ctx ends first, inTurn returns its error.
+func (a *App) inTurn(ctx context.Context, c *Caller, long bool, do func() error) error {
+	if long {
+		turns := a.cfg.Limiter.Turns()
+		if err := turns.Enter(ctx, c.Who.Client()); err != nil {
+			return err
+		}
+		defer turns.Leave()
 	}
-	return err
+	return do()
 }
+
+// A call with at most quickNames topics and patterns may be made in a loop. To decode and to join
+// a topic takes 5 µs, and a few times as long in a session with many patterns.
+const (
+	quickNames = 16
+	allNames   = math.MaxInt
+)
+
+// takesLong reports whether a change of subscriptions needs a turn: it names many topics, or a
+// pattern, whose topics must be found.
+func takesLong(add []wire.Start, remove []string) bool {
+	return len(add)+len(remove) > quickNames || slices.ContainsFunc(add, isPattern) || slices.ContainsFunc(remove, wire.IsPattern)
+}
+
+func isPattern(start wire.Start) bool { return wire.IsPattern(start.Topic) }
+
+// MostNamed is how many topics a request may name.
+func (a *App) MostNamed() int { return a.cfg.Sessions.Config().MostNamed() }

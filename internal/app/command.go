@@ -1,22 +1,17 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
-	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
-	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // commands carries out the commands of one two-way connection.
@@ -32,9 +27,9 @@ func (c *commands) do(ctx context.Context, s *session.Session, a transport.Actio
 	if a.Large != nil {
 		return nil, c.doLarge(s, a.Large), nil, nil
 	}
-	command, err := c.read(a.Command, quickNames)
+	command, err := request.CommandOf(a.Command, c.binary, c.app.MostNamed(), quickNames)
 	switch {
-	case errors.Is(err, ErrWouldWait):
+	case errors.Is(err, request.ErrLong):
 		return nil, c.doLarge(s, func() ([]byte, error) { return a.Command, nil }), nil, nil
 	case command == nil: // not even a ref
 		return nil, nil, nil, err
@@ -49,7 +44,7 @@ func (c *commands) do(ctx context.Context, s *session.Session, a transport.Actio
 			return nil, nil, giveUp, nil
 		}
 	case c.waits(command, &held):
-		return nil, c.later(s, command, ErrWouldWait), nil, nil
+		return nil, c.later(s, command, errWaits), nil, nil
 	default:
 		reply, change, err = c.carryOut(ctx, s, command, &held)
 	}
@@ -114,7 +109,7 @@ func (c *commands) doLarge(s *session.Session, read transport.Large) transport.L
 			_ = c.hold(held, 0) // fewer bytes are never refused
 			return func() (*wire.Reply, error) { return nil, err }, func() {}
 		case err == nil:
-			err = ErrWouldWait
+			err = errWaits
 		}
 		finish, release := c.later(s, command, err)(ctx)
 		return func() (*wire.Reply, error) {
@@ -137,47 +132,29 @@ func (c *commands) readLarge(read transport.Large, held *memory.UnfinishedBytes)
 		return nil, err
 	}
 	if err := c.hold(held, len(raw)); err != nil {
-		ref, _ := c.peek(raw)
+		ref, _ := request.Peek(raw, c.binary)
 		return &wire.Command{Ref: ref}, err
 	}
 	if limits := c.app.cfg.Limiter; limits.Limits(limit.Requests) || limits.Limits(limit.Publishes) {
-		ref, kind := c.peek(raw)
+		ref, publishes := request.Peek(raw, c.binary)
+		kind := limit.Requests
+		if publishes {
+			kind = limit.Publishes
+		}
 		if err := limits.Admit(kind, 1, c.caller.Who); err != nil {
 			return &wire.Command{Ref: ref}, err
 		}
 		c.caller.paid = true
 	}
-	command, err := c.read(raw, allNames)
+	command, err := request.CommandOf(raw, c.binary, c.app.MostNamed(), allNames)
 	if command != nil && err != nil {
 		err = c.app.Reject(c.caller, err)
 	}
 	return command, err
 }
 
-// peek returns the ref of a command, and the kind of its rates. To decode the command would take
-// ten times as long.
-func (c *commands) peek(raw []byte) (ref *uint64, kind limit.Kind) {
-	publishes := false
-	if c.binary {
-		object, kept, _ := cbor.MapToJSON(raw, "publish", "subscribe", "unsubscribe", "ack", "auth")
-		raw, publishes = object, kept["publish"] != nil
-	}
-	ref, inJSON := peekJSON(raw)
-	if publishes || inJSON {
-		return ref, limit.Publishes
-	}
-	return ref, limit.Requests
-}
-
-// peekJSON returns the ref of a command, as far as it can be read, and whether it is a publish.
-func peekJSON(object []byte) (ref *uint64, publishes bool) {
-	var named struct {
-		Ref     *uint64        `json:"ref"`
-		Publish jsontext.Value `json:"publish"`
-	}
-	_ = json.Unmarshal(object, &named, lenient) // decoding reports the error
-	return named.Ref, named.Publish != nil
-}
+// errWaits says that a command is not carried out yet.
+var errWaits = errors.New("the command waits")
 
 // later returns the rest of a command that ended with err: it has to wait, or its refusal is
 // delayed. A change that takes long waits for its turn while frames are written. It keeps the turn
@@ -193,7 +170,7 @@ func (c *commands) later(s *session.Session, command *wire.Command, err error) t
 				turns.Leave()
 			}
 		}
-		if errors.Is(err, ErrWouldWait) {
+		if errors.Is(err, errWaits) {
 			reply, change, err = c.carryOutWaiting(ctx, s, command)
 		}
 		if change != nil && takesLong(command.Subscribe, command.Unsubscribe) {
@@ -276,9 +253,12 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		reply.ExpiresMS, err = c.authenticate(ctx, s, command.Auth)
 	default:
 		r := wire.ChangeRequest{Add: command.Subscribe, Remove: command.Unsubscribe}
-		_, _, err = c.app.mayChange(ctx, &c.caller, held, func() (*session.Session, wire.ChangeRequest, error) {
-			return s, r, mayChange(&c.caller, s)
-		})
+		if err = c.app.admit(ctx, &c.caller, limit.Requests); err == nil {
+			err = mayChange(&c.caller, s)
+		}
+		if err == nil {
+			err = c.app.checkChange(ctx, &c.caller, held, r)
+		}
 		change = func(inTurn bool) (err error) {
 			reply.Positions, err = c.app.change(ctx, &c.caller, s, r, inTurn)
 			return err
@@ -317,75 +297,3 @@ func (c *commands) authenticate(ctx context.Context, s *session.Session, token s
 	}
 	return s.Grant().ExpiresMS(time.Now()), nil
 }
-
-// checkCommand returns an error unless a command has one kind.
-func checkCommand(c *wire.Command) error {
-	kinds := 0
-	for _, so := range []bool{c.Subscribe != nil || c.Unsubscribe != nil, c.Publish != nil, c.Ack != nil, c.Ping, c.Auth != ""} {
-		if so {
-			kinds++
-		}
-	}
-	switch {
-	case kinds != 1:
-		return problem.New(wire.CodeInvalidRequest, "send one kind a command: subscribe and unsubscribe, publish, ack, ping, or auth", "a command must have exactly one kind; got %d", kinds)
-	case c.Ref != nil && *c.Ref > wire.MaxOffset:
-		return problem.New(wire.CodeInvalidRequest, "use a smaller whole number", "ref must be at most 2^53-1")
-	}
-	return nil
-}
-
-// read reads a command with at most quick topics. With more the error is ErrWouldWait.
-func (c *commands) read(raw []byte, quick int) (command *wire.Command, err error) {
-	if c.binary {
-		command, err = c.app.readCBORCommand(raw, quick)
-	} else {
-		command, err = c.app.readCommand(raw, quick)
-	}
-	if err == nil {
-		err = checkCommand(command)
-	}
-	return command, err
-}
-
-// readCBORCommand reads a command in CBOR, as readCommand does.
-func (a *App) readCBORCommand(raw []byte, quick int) (*wire.Command, error) {
-	object, kept, err := cbor.MapToJSON(raw, "publish")
-	if err != nil {
-		return nil, problem.New(wire.CodeInvalidRequest, `send a map such as {"subscribe":["a"],"ref":1}; PROTOCOL.md lists the commands`, "the command is not a map: %v", err)
-	}
-	command, err := a.readCommand(object, quick)
-	if err != nil || kept["publish"] == nil {
-		return command, err
-	}
-	if command.Publish, err = readCBORItem(kept["publish"]); err != nil {
-		return &wire.Command{Ref: command.Ref}, err
-	}
-	return command, nil
-}
-
-// readCommand reads a command in JSON. With an error, it returns a command that has only
-// the ref, or nil if the text is not an object or has too many members.
-func (a *App) readCommand(raw []byte, quick int) (*wire.Command, error) {
-	if !bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) {
-		return nil, errNoCommand
-	}
-	command := &wire.Command{}
-	err := a.decodeTopics(raw, command, quick)
-	if err == nil {
-		return command, nil
-	}
-	if p, _ := errors.AsType[*wire.Problem](err); p == errMembers || errors.Is(err, ErrWouldWait) { // to look for the ref would take as long as to decode
-		return nil, err
-	}
-	if !jsontext.Value(raw).IsValid(lenient) {
-		return nil, errNoCommand
-	}
-	ref, _ := peekJSON(raw)
-	return &wire.Command{Ref: ref}, err
-}
-
-// lenient are the options to look for the ref of a command that fails.
-var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-
-var errNoCommand = problem.New(wire.CodeInvalidRequest, `send an object such as {"subscribe":["a"],"ref":1}; PROTOCOL.md lists the commands`, "the command is not an object")

@@ -39,19 +39,18 @@ func (a *App) sealed(topic string) string {
 }
 
 // cursor returns the topic after which a page begins; empty: at the first one.
-func (a *App) cursor(q *query) string {
-	after := q.one("after")
+func (a *App) cursor(after string) (string, error) {
 	text, isSealed := strings.CutPrefix(after, cursorMark)
 	if !isSealed {
-		return after
+		return after, nil
 	}
 	encrypted, err := base64.RawURLEncoding.DecodeString(text)
 	if err == nil {
 		encrypted, err = a.cursors.Open(nil, nil, encrypted, nil)
 	}
 	if err != nil {
-		q.fail(problem.New(wire.CodeInvalidRequest, "list the topics from the beginning: omit after",
-			"after must be the value of next in a page that the daemon has sent since its last restart"))
+		return "", problem.New(wire.CodeInvalidRequest, "list the topics from the beginning: omit after",
+			"after must be the value of next in a page that the daemon has sent since its last restart")
 	}
-	return string(encrypted)
+	return string(encrypted), nil
 }

@@ -8,13 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // list returns a page of topics.
 func (a *App) list(t *testing.T, after string) (page wire.TopicList, err error) {
 	query := url.Values{"after": {after}, "limit": {"1000"}}.Encode()
-	err = a.Topics(t.Context(), Caller{}, query, func(topics iter.Seq[wire.TopicState], next *string, _ func()) error {
+	err = a.Topics(t.Context(), Caller{}, request.PageOf(query), func(topics iter.Seq[wire.TopicState], next *string, _ func()) error {
 		for topic := range topics {
 			page.Topics = append(page.Topics, topic)
 		}

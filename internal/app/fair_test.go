@@ -14,6 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -21,11 +22,11 @@ import (
 // Four callers of one address fill each queue. The caller of another address gets a place.
 func TestNoAddressFillsAQueueForOthers(t *testing.T) {
 	open := func(a *App, ctx context.Context, c Caller) error {
-		_, err := a.OpenSession(ctx, c, func(int) ([]byte, error) { return []byte(`{"topics":["asked"]}`), nil })
+		_, err := a.openSession(ctx, c, func(int) ([]byte, error) { return []byte(`{"topics":["asked"]}`), nil })
 		return err
 	}
 	publish := func(a *App, ctx context.Context, c Caller) error {
-		_, err := a.post(ctx, c, posting{Topic: "asked", Payload: []byte("1"), ContentType: Header{"application/json", 1}})
+		_, err := a.post(ctx, c, posting{Topic: "asked", Payload: []byte("1"), ContentType: request.HeaderOf([]string{"application/json"})})
 		return err
 	}
 	cfg := hook.Config{URL: "http://127.0.0.1:1/", Secret: "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}

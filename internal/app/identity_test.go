@@ -2,8 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/hex"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -54,7 +53,7 @@ func TestTheHookLearnsThePublicClaimsOfASubscriber(t *testing.T) {
 	l := &listener{}
 	a := newApp(t, func(c *Config) { c.Authority, c.Authorize = names{}, l })
 	for _, token := range []string{"alice", ""} {
-		_, err := a.OpenSession(t.Context(), by(token), func(int) ([]byte, error) { return []byte(`{"topics":["a"]}`), nil })
+		_, err := a.openSession(t.Context(), by(token), func(int) ([]byte, error) { return []byte(`{"topics":["a"]}`), nil })
 		require.NoError(t, err)
 	}
 	require.Equal(t, []hook.Principal{{Subject: "alice", Claims: []byte(`{"name":"alice"}`)}, {}}, l.by)
@@ -81,7 +80,7 @@ func by(token string) Caller { return Caller{Credentials: auth.Credentials{Token
 
 func publishAs(t *testing.T, a *App, token string, p posting) wire.Published {
 	t.Helper()
-	p.ContentType = Header{"application/json", 1}
+	p.ContentType = request.HeaderOf([]string{"application/json"})
 	published, err := a.post(t.Context(), by(token), p)
 	require.NoError(t, err)
 	return published
@@ -104,22 +103,9 @@ func TestAMessageTellsItsVerifiedPublisher(t *testing.T) {
 	require.Equal(t, `"edited"`, string(newest(t, a, "id.edited").Data))
 }
 
-// A publisher, or the hook, that states an identity gets the error for an unknown member.
-func TestNobodyCanStateAnIdentity(t *testing.T) {
-	for _, member := range []string{`"by":"bob"`, `"By":"bob"`, `"claims":{}`} {
-		_, err := readItem([]byte(`{"topic":"id.a","data":1,` + member + `}`))
-		require.ErrorContains(t, err, "unknown field", member)
-		_, err = newApp(t).readCommand([]byte(`{"publish":{"topic":"id.a","data":1,`+member+`}}`), allNames)
-		require.ErrorContains(t, err, "unknown field", member)
-	}
-	for _, member := range []string{"626279 63626f62", "66636c61696d73 a0"} {
-		item := "a3 65746f706963 6469642e61 6464617461 01" + member
-		b, err := hex.DecodeString(strings.ReplaceAll(item, " ", ""))
-		require.NoError(t, err)
-		_, err = readCBORItem(b)
-		require.ErrorContains(t, err, "unknown field", member)
-	}
-	_, err := newIdentifyingApp(t).post(t.Context(), by("alice"), posting{Topic: "id.a", Query: "by=bob", ContentType: Header{"application/json", 1}, Payload: []byte("1")})
+// A publisher that states an identity gets the error for an unknown parameter.
+func TestNobodyCanStateAnIdentityInAQuery(t *testing.T) {
+	_, err := newIdentifyingApp(t).post(t.Context(), by("alice"), posting{Topic: "id.a", Query: "by=bob", ContentType: request.HeaderOf([]string{"application/json"}), Payload: []byte("1")})
 	require.ErrorContains(t, err, "no parameter")
 }
 
@@ -127,7 +113,7 @@ func TestNobodyCanStateAnIdentity(t *testing.T) {
 // changed gets the first answer.
 func TestARetryGetsTheFirstAnswerWhateverTheIdentity(t *testing.T) {
 	a := newIdentifyingApp(t)
-	p := posting{Topic: "id.a", Payload: []byte("1"), IdempotencyKey: Header{"k", 1}}
+	p := posting{Topic: "id.a", Payload: []byte("1"), IdempotencyKey: request.HeaderOf([]string{"k"})}
 	first := publishAs(t, a, "alice", p)
 	a.cfg.Broker.Reload(broker.Config{}, time.Now())
 	require.Equal(t, first, publishAs(t, a, "alice", p))

@@ -13,7 +13,9 @@ import (
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -51,19 +53,21 @@ func (p permitting) Identify(auth.Credentials, bool) (*auth.Grant, error) { retu
 // A posting is a publish over HTTP.
 type posting struct {
 	Topic, Query                string
-	ContentType, IdempotencyKey Header
+	ContentType, IdempotencyKey request.Header
 	Payload                     []byte
 	Body                        Body // instead of Payload, unless it is nil
 }
 
-func (p posting) head() Head { return Head{p.Topic, p.Query, p.ContentType, p.IdempotencyKey} }
+func (p posting) head() request.Head {
+	return request.Head{Topic: p.Topic, Query: p.Query, ContentType: p.ContentType, IdempotencyKey: p.IdempotencyKey}
+}
 
 // begin begins a publish, and returns its message.
-func (a *App) begin(ctx context.Context, c Caller, p posting) (begun Publish, m *Message, err error) {
+func (a *App) begin(ctx context.Context, c Caller, p posting) (begun Publish, m *request.Message, err error) {
 	if begun, err = a.BeginPublish(ctx, c, p.Topic); err != nil {
 		return begun, nil, err
 	}
-	if m, err = MessageOf(p.head()); err != nil {
+	if m, err = request.MessageOf(p.head()); err != nil {
 		return begun, nil, err
 	}
 	body := p.Payload
@@ -82,4 +86,126 @@ func (a *App) post(ctx context.Context, c Caller, p posting) (wire.Published, er
 		return wire.Published{}, err
 	}
 	return begun.Await(m)
+}
+
+// A Body is the body of a request, once it has arrived.
+type Body func(most int) ([]byte, error)
+
+// What follows is what the handlers do.
+
+func (a *App) publishMany(ctx context.Context, c Caller, h request.Head, read Body) ([]byte, error) {
+	m, err := a.BeginPublishMany(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	form, err := request.ManyFormOf(h)
+	if err != nil {
+		return nil, err
+	}
+	body, err := read(request.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	results, err := m.Send(form, body)
+	if err != nil {
+		return nil, err
+	}
+	var answer []byte
+	for part := range form.Answer(results) {
+		answer = append(answer, part...)
+	}
+	return answer, nil
+}
+
+func (a *App) openSession(ctx context.Context, c Caller, read Body) (opened wire.SessionOpened, err error) {
+	o, err := a.BeginOpen(ctx, c, limit.Sessions, OfBody)
+	if err != nil {
+		return opened, err
+	}
+	body, err := read(request.MaxBytes)
+	if err != nil {
+		return opened, err
+	}
+	var asked session.Opening
+	if err := o.Decode(len(body), func() (err error) { asked, err = request.OpeningOf(body, a.MostNamed()); return err }); err != nil {
+		return opened, err
+	}
+	return o.Session(asked)
+}
+
+func (a *App) changeSession(ctx context.Context, c Caller, id string, read Body) error {
+	change, err := a.BeginChange(ctx, c, id)
+	if err != nil {
+		return err
+	}
+	body, err := read(request.MaxBytes)
+	if err != nil {
+		return err
+	}
+	var asked wire.ChangeRequest
+	if err := change.Decode(len(body), func() (err error) { asked, err = request.ChangeOf(body, a.MostNamed()); return err }); err != nil {
+		return err
+	}
+	_, err = change.Make(asked)
+	return err
+}
+
+func (a *App) pollTopics(ctx context.Context, c Caller, query string, read Body) (r transport.Request, err error) {
+	poll := func(o Opening, p request.TopicPoll) (transport.Request, error) {
+		_, r, err := o.Poll(p)
+		return r, err
+	}
+	if read == nil {
+		p := request.TopicPollOf(query, request.Accepts{}, &c.Credentials)
+		o, err := a.BeginOpen(ctx, c, limit.Polls, OfQuery)
+		if err != nil {
+			return r, err
+		}
+		return poll(o, p)
+	}
+	o, err := a.BeginOpen(ctx, c, limit.Polls, OfBody)
+	if err != nil {
+		return r, err
+	}
+	body, err := read(request.MaxBytes)
+	if err != nil {
+		return r, err
+	}
+	var p request.TopicPoll
+	err = o.Decode(len(body), func() error { p = request.TopicPollInBody(query, request.Accepts{}, body, a.MostNamed()); return nil })
+	if err != nil {
+		return r, err
+	}
+	return poll(o, p)
+}
+
+func (a *App) openEvents(ctx context.Context, c Caller, query string) (*session.Session, error) {
+	e := request.EventsOf(query, nil, &c.Credentials)
+	o, err := a.BeginOpen(ctx, c, limit.Polls, OnTopics(e.Session))
+	if err != nil {
+		return nil, err
+	}
+	s, _, err := o.Events(e)
+	return s, err
+}
+
+func (a *App) connect(ctx context.Context, c Caller, query string) (d transport.Duplex, err error) {
+	asked := request.ConnectOf(query, request.Accepts{}, &c.Credentials)
+	o, err := a.BeginOpen(ctx, c, limit.Sessions, OnTopics(asked.Session))
+	if err != nil {
+		return d, err
+	}
+	return o.Connect(asked, "websocket")
+}
+
+func (a *App) connectByItem(ctx context.Context, c Caller, item []byte) error {
+	asked := request.ConnectInItem(item, &c.Credentials)
+	o, err := a.BeginOpen(ctx, c, limit.Sessions, OnTopics(asked.Session))
+	if err == nil && asked.Fault == nil {
+		err = o.Decode(len(item), func() error { return asked.Complete(item, a.MostNamed()) })
+	}
+	if err == nil {
+		_, err = o.Connect(asked, "tcp")
+	}
+	return err
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
@@ -23,10 +25,13 @@ import (
 // A gatekeeper is an authority that refuses every principal, or every action on the topics of the tests.
 type gatekeeper struct {
 	auth.Open
-	knowsNobody, allowsLittle bool
+	knowsNobody, allowsLittle, unverified bool
 }
 
 func (g *gatekeeper) Identify(auth.Credentials, bool) (*auth.Grant, error) {
+	if g.unverified {
+		return nil, auth.ErrUnverified
+	}
 	if g.knowsNobody {
 		return nil, problem.New(wire.CodeUnauthorized, "", "")
 	}
@@ -89,7 +94,7 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 		{"limits.calls", held.End},
 		{"hook_failed", func() {}},
 	} {
-		_, err := a.post(t.Context(), from, posting{Topic: topic, ContentType: Header{"application/json", 1}, Payload: []byte(body)})
+		_, err := a.post(t.Context(), from, posting{Topic: topic, ContentType: request.HeaderOf([]string{"application/json"}), Payload: []byte(body)})
 		require.ErrorContains(t, err, step.refused, "check %d", i)
 		step.mend()
 	}
@@ -123,30 +128,30 @@ var subscribes = map[string]struct {
 	by   func(a *App, from Caller, session, topic string) error
 }{
 	"a session": {limit.Sessions, func(a *App, from Caller, _, topic string) error {
-		_, err := a.OpenSession(context.Background(), from, bodyOf(`{"topics":["`+topic+`"]}`))
+		_, err := a.openSession(context.Background(), from, bodyOf(`{"topics":["`+topic+`"]}`))
 		return err
 	}},
 	"a change": {limit.Requests, func(a *App, from Caller, session, topic string) error {
-		return a.ChangeSession(context.Background(), from, session, bodyOf(`{"add":["`+topic+`"]}`), nil)
+		return a.changeSession(context.Background(), from, session, bodyOf(`{"add":["`+topic+`"]}`))
 	}},
 	"a poll": {limit.Polls, func(a *App, from Caller, _, topic string) error {
-		_, _, err := a.PollTopics(context.Background(), from, TopicPoll{Query: "topic=" + topic})
+		_, err := a.pollTopics(context.Background(), from, "topic="+topic, nil)
 		return err
 	}},
 	"a poll with a body": {limit.Polls, func(a *App, from Caller, _, topic string) error {
-		_, _, err := a.PollTopics(context.Background(), from, TopicPoll{Body: bodyOf(`{"topics":["` + topic + `"]}`)})
+		_, err := a.pollTopics(context.Background(), from, "", bodyOf(`{"topics":["`+topic+`"]}`))
 		return err
 	}},
 	"an event stream": {limit.Polls, func(a *App, from Caller, _, topic string) error {
-		_, _, err := a.OpenEvents(context.Background(), from, EventStream{Query: "topic=" + topic})
+		_, err := a.openEvents(context.Background(), from, "topic="+topic)
 		return err
 	}},
 	"a WebSocket": {limit.Sessions, func(a *App, from Caller, _, topic string) error {
-		_, err := a.Connect(context.Background(), from, "topic="+topic, Accepts{})
+		_, err := a.connect(context.Background(), from, "topic="+topic)
 		return err
 	}},
 	"a TCP connection": {limit.Sessions, func(a *App, from Caller, _, topic string) error {
-		_, err := a.ConnectByItem(context.Background(), from, cbor.AppendFromJSON(nil, []byte(`{"topics":["`+topic+`"]}`)))
+		err := a.connectByItem(context.Background(), from, cbor.AppendFromJSON(nil, []byte(`{"topics":["`+topic+`"]}`)))
 		return err
 	}},
 	"a command": {limit.Requests, func(a *App, from Caller, session, topic string) error {
@@ -176,7 +181,7 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 			a := newApp(t, func(c *Config) { c.Authority, c.Limiter = g, l })
 			from := Caller{Who: l.WhoAt(addr)}
 			ann := from.Who.As("ann")
-			opened, err := a.OpenSession(t.Context(), from, bodyOf("{}"))
+			opened, err := a.openSession(t.Context(), from, bodyOf("{}"))
 			require.NoError(t, err)
 			held, err := l.Begin(t.Context(), ann, false)
 			require.NoError(t, err)
@@ -253,7 +258,7 @@ func TestSendDoesNotWait(t *testing.T) {
 			})
 			held, err := l.Begin(t.Context(), limit.Who{}, false)
 			require.NoError(t, err)
-			p, m, err := a.begin(t.Context(), Caller{}, posting{Topic: row.topic, IdempotencyKey: Header{"k", 1}, Payload: []byte("1")})
+			p, m, err := a.begin(t.Context(), Caller{}, posting{Topic: row.topic, IdempotencyKey: request.HeaderOf([]string{"k"}), Payload: []byte("1")})
 			require.NoError(t, err)
 			if row.topic == "asked" {
 				held.End()
@@ -316,7 +321,7 @@ func TestACommandThatMustWaitRunsLater(t *testing.T) {
 	m := metrics.New("test")
 	l := limit.New(limit.Config{Calls: 1, Rates: limit.Rates{limit.Publishes: {limit.All: nothing}, limit.Requests: {limit.All: nothing}}}, m)
 	a := newApp(t, func(c *Config) { c.Limiter = l })
-	d, err := a.Connect(t.Context(), Caller{}, "topic=x", Accepts{})
+	d, err := a.connect(t.Context(), Caller{}, "topic=x")
 	require.NoError(t, err)
 	defer a.End(d.Session)
 	held, err := l.Begin(t.Context(), limit.Who{}, false)
@@ -343,7 +348,7 @@ func TestACommandThatMustWaitRunsLater(t *testing.T) {
 func TestACommandThatTheApplicationIsAskedAboutRunsLater(t *testing.T) {
 	l := limit.New(limit.Config{Rates: limit.Rates{limit.Requests: {limit.All: nothing}}}, metrics.New("test"))
 	a := newApp(t, func(c *Config) { c.Limiter, c.Authorize = l, asksAbout("asked") })
-	d, err := a.Connect(t.Context(), Caller{}, "topic=x", Accepts{})
+	d, err := a.connect(t.Context(), Caller{}, "topic=x")
 	require.NoError(t, err)
 	defer a.End(d.Session)
 	reply, later, _, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"subscribe":["asked"],"ref":1}`)}, nil)
@@ -362,7 +367,8 @@ func TestProblemsOfErrors(t *testing.T) {
 	for _, err := range withoutAnswer {
 		require.Nil(t, a.Problem(err), err)
 	}
-	require.Equal(t, wire.CodeInternal, a.Problem(errKeySyntax).Code)
-	require.NotContains(t, a.Problem(errKeySyntax).Detail, "quotes")
+	hidden := errors.New("the cause")
+	require.Equal(t, wire.CodeInternal, a.Problem(hidden).Code)
+	require.NotContains(t, a.Problem(hidden).Detail, "cause")
 	require.Equal(t, wire.CodeForbidden, a.Problem(problem.New(wire.CodeForbidden, "", "")).Code)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -21,10 +22,6 @@ type Hook interface {
 	// *wire.Problem, or ctx's.
 	Publish(ctx context.Context, by hook.Principal, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error
 }
-
-// A Body reads the body of a request, which must have at most the given number of bytes.
-// Call it at most once. The error may be a *wire.Problem.
-type Body func(most int) ([]byte, error)
 
 // A Publish is a publish under way. BeginPublish makes the checks that need no body. Send, once
 // the message is there, goes on as far as that needs no waiting. If that is not the end, Continue
@@ -37,7 +34,7 @@ type Publish struct {
 	to     broker.Route
 
 	// From Send on.
-	m       *Message
+	m       *request.Message
 	pending *atomic.Int64 // of its session; nil: it states none
 	slot    slot
 	claim   broker.Claim    // of the idempotency key
@@ -75,21 +72,21 @@ func (a *App) BeginPublish(ctx context.Context, c Caller, topic string) (p Publi
 }
 
 // beginItem is BeginPublish for one of many messages, or for a command. It returns its message, too.
-func (a *App) beginItem(ctx context.Context, c Caller, item *wire.PublishItem) (Publish, *Message, error) {
+func (a *App) beginItem(ctx context.Context, c Caller, item *wire.PublishItem) (Publish, *request.Message, error) {
 	p, err := a.BeginPublish(ctx, c, item.Topic)
 	if err != nil {
 		return p, nil, err
 	}
-	m, err := messageOfItem(item, a.Limits().MessageBytes)
+	m, err := request.MessageOfItem(item, a.Limits().MessageBytes)
 	return p, m, err
 }
 
 // Send publishes m, which it keeps, once for each idempotency key of the publisher. It does not
 // wait: if it returns false, call Continue.
-func (p *Publish) Send(m *Message) (published wire.Published, over bool, err error) {
+func (p *Publish) Send(m *request.Message) (published wire.Published, over bool, err error) {
 	over = true
 	defer p.app.recovered(&err)
-	if p.pending, err = p.app.countPending(&p.caller, m.session); err != nil { // one that waits for a slot counts
+	if p.pending, err = p.app.countPending(&p.caller, m.Session); err != nil { // one that waits for a slot counts
 		return published, over, err
 	}
 	p.m = m
@@ -120,7 +117,7 @@ func (p *Publish) Continue(done func(wire.Published, error)) (giveUp context.Can
 }
 
 // Await is Send for a caller that waits.
-func (p *Publish) Await(m *Message) (wire.Published, error) {
+func (p *Publish) Await(m *request.Message) (wire.Published, error) {
 	published, over, err := p.Send(m)
 	if over {
 		return published, err
@@ -170,7 +167,7 @@ func (p *Publish) step() {
 	}
 	if m.ID != "" && !p.claim.IsHeld() {
 		var earlier broker.Result
-		p.claim, earlier, p.another = a.cfg.Broker.Claim(p.caller.grant.Subject, &m.Message, m.ttl, time.Now())
+		p.claim, earlier, p.another = a.cfg.Broker.Claim(p.caller.grant.Subject, &m.Message, m.TTL, time.Now())
 		switch {
 		case p.another != nil:
 			p.waits = forKey
@@ -198,7 +195,7 @@ func (p *Publish) step() {
 		p.waits = forLog
 		return
 	}
-	r, _ := a.cfg.Broker.Send(p.to, p.claim, &m.Message, m.ttl, time.Now(), nil)
+	r, _ := a.cfg.Broker.Send(p.to, p.claim, &m.Message, m.TTL, time.Now(), nil)
 	p.end(r)
 }
 
@@ -209,7 +206,7 @@ func (p *Publish) append() {
 		p.release()
 		p.done(r.Published, r.Err)
 	}
-	if r, over := p.app.cfg.Broker.Send(p.to, p.claim, &p.m.Message, p.m.ttl, time.Now(), end); over {
+	if r, over := p.app.cfg.Broker.Send(p.to, p.claim, &p.m.Message, p.m.TTL, time.Now(), end); over {
 		end(r)
 	}
 }
@@ -233,8 +230,8 @@ func (p *Publish) wait() (err error) {
 		return p.slot.take(p.ctx, a, &p.caller)
 	case forHook:
 		p.asked = true
-		return a.cfg.Hook.Publish(p.ctx, principalOf(&p.caller), &m.Message, m.ttl, func(item *wire.PublishItem) error {
-			return m.become(item, a.Limits().MessageBytes)
+		return a.cfg.Hook.Publish(p.ctx, principalOf(&p.caller), &m.Message, m.TTL, func(item *wire.PublishItem) error {
+			return m.Become(item, a.Limits().MessageBytes)
 		})
 	}
 	// Another publish with the key. It may wait for the hook, and fail. Publishes that wait for it

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/request"
 )
 
 // A publish on the lane allocates its topic, its payload, its message and its frame.
@@ -21,7 +22,7 @@ func TestAPublishAllocatesWhatItKeeps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := MessageOf(Head{Topic: string(topic), ContentType: HeaderOf([]string{contentType})})
+		m, err := request.MessageOf(request.Head{Topic: string(topic), ContentType: request.HeaderOf([]string{contentType})})
 		if err == nil {
 			err = m.SetPayload(bytes.Clone(payload), 1000)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/token"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -61,7 +62,7 @@ func guard(t *testing.T, tell func(g *guarded), how ...func(*Config)) {
 func (g *guarded) token(id string, ttl time.Duration, topic string, allow ...auth.Right) Caller {
 	g.Helper()
 	time.Sleep(time.Second) // each token is newer than the last
-	rights := InJSON([]any{map[string]any{"topics": []string{topic}, "allow": allow}})
+	rights := request.InJSON([]any{map[string]any{"topics": []string{topic}, "allow": allow}})
 	signed, err := token.Issue(g.private, token.Draft{Subject: "ann", ID: id, Issued: time.Now(), TTL: ttl, Rights: rights})
 	require.NoError(g, err)
 	return by(signed)
@@ -69,7 +70,7 @@ func (g *guarded) token(id string, ttl time.Duration, topic string, allow ...aut
 
 func (g *guarded) open(c Caller, topic string) (id string) {
 	g.Helper()
-	opened, err := g.OpenSession(g.Context(), c, bodyOf(`{"topics":["`+topic+`"]}`))
+	opened, err := g.openSession(g.Context(), c, bodyOf(`{"topics":["`+topic+`"]}`))
 	require.NoError(g, err)
 	return opened.Session
 }
@@ -77,7 +78,7 @@ func (g *guarded) open(c Caller, topic string) (id string) {
 // connect continues a session on a two-way connection.
 func (g *guarded) connect(c Caller, id string) transport.Duplex {
 	g.Helper()
-	d, err := g.Connect(g.Context(), c, "ack=0&session="+id, Accepts{})
+	d, err := g.App.connect(g.Context(), c, "ack=0&session="+id)
 	require.NoError(g, err)
 	return d
 }
@@ -101,18 +102,18 @@ func (g *guarded) command(d transport.Duplex, command string) error {
 }
 
 func (g *guarded) patch(c Caller, id, body string) error {
-	return g.ChangeSession(g.Context(), c, id, bodyOf(body), func(wire.SessionChanged) error { return nil })
+	return g.changeSession(g.Context(), c, id, bodyOf(body))
 }
 
 func (g *guarded) revoke(id string) wire.RevokeResult {
 	g.Helper()
-	result, err := g.Revoke(InJSON(wire.RevokeRequest{TokenID: id}), time.Now())
+	result, err := g.Revoke(wire.RevokeRequest{TokenID: id}, time.Now())
 	require.NoError(g, err)
 	return result
 }
 
 func (g *guarded) publish(c Caller, topic string, body Body) error {
-	_, err := g.post(g.Context(), c, posting{Topic: topic, ContentType: Header{"application/json", 1}, Body: body})
+	_, err := g.post(g.Context(), c, posting{Topic: topic, ContentType: request.HeaderOf([]string{"application/json"}), Body: body})
 	return err
 }
 
@@ -238,7 +239,7 @@ func TestATokenIsCheckedAgainAfterACallHasWaited(t *testing.T) {
 		},
 		"the authorize hook, for a session": func(g *guarded, c Caller, wait func()) error {
 			g.cfg.Authorize = permits(wait)
-			_, err := g.OpenSession(g.Context(), c, bodyOf(`{"topics":["a"]}`))
+			_, err := g.openSession(g.Context(), c, bodyOf(`{"topics":["a"]}`))
 			return err
 		},
 		"the authorize hook, for a change": func(g *guarded, c Caller, wait func()) error {
@@ -269,31 +270,31 @@ func TestATokenIsCheckedAgainAfterACallHasWaited(t *testing.T) {
 // topics where the way permits that.
 var openings = map[string]func(a *App, c Caller, body Body) error{
 	"a session": func(a *App, c Caller, body Body) error {
-		_, err := a.OpenSession(context.Background(), c, body)
+		_, err := a.openSession(context.Background(), c, body)
 		return err
 	},
 	"a poll": func(a *App, c Caller, _ Body) error {
-		_, _, err := a.PollTopics(context.Background(), c, TopicPoll{Query: "topic=a"})
+		_, err := a.pollTopics(context.Background(), c, "topic=a", nil)
 		return err
 	},
 	"a poll with a body": func(a *App, c Caller, body Body) error {
-		_, _, err := a.PollTopics(context.Background(), c, TopicPoll{Body: body})
+		_, err := a.pollTopics(context.Background(), c, "", body)
 		return err
 	},
 	"an event stream": func(a *App, c Caller, _ Body) error {
-		_, _, err := a.OpenEvents(context.Background(), c, EventStream{Query: "topic=a"})
+		_, err := a.openEvents(context.Background(), c, "topic=a")
 		return err
 	},
 	"a WebSocket": func(a *App, c Caller, _ Body) error {
-		_, err := a.Connect(context.Background(), c, "", Accepts{})
+		_, err := a.connect(context.Background(), c, "")
 		return err
 	},
 	"a WebSocket of a session without a name": func(a *App, c Caller, _ Body) error {
-		_, err := a.Connect(context.Background(), c, "session=", Accepts{})
+		_, err := a.connect(context.Background(), c, "session=")
 		return err
 	},
 	"a TCP connection": func(a *App, c Caller, _ Body) error {
-		_, err := a.ConnectByItem(context.Background(), c, cbor.AppendFromJSON(nil, []byte(`{}`)))
+		err := a.connectByItem(context.Background(), c, cbor.AppendFromJSON(nil, []byte(`{}`)))
 		return err
 	},
 }
@@ -314,9 +315,9 @@ func TestNobodyWithoutAnyRightOpensASession(t *testing.T) {
 
 		id := g.open(g.token("t", time.Hour, "a", auth.Subscribe), "a")
 		g.connect(Caller{}, id)
-		_, err := g.ConnectByItem(g.Context(), Caller{}, cbor.AppendFromJSON(nil, []byte(`{"ack":0,"session":"`+id+`"}`)))
+		err := g.connectByItem(g.Context(), Caller{}, cbor.AppendFromJSON(nil, []byte(`{"ack":0,"session":"`+id+`"}`)))
 		require.NoError(t, err, "the id is enough")
-		_, _, err = g.OpenEvents(g.Context(), Caller{}, EventStream{Query: "ack=0&session=" + id})
+		_, err = g.openEvents(g.Context(), Caller{}, "ack=0&session="+id)
 		require.NoError(t, err, "the id is enough")
 	})
 }
@@ -337,7 +338,7 @@ func TestACertificateThatIdentifiesNobodyIsNotOfAnotherPrincipal(t *testing.T) {
 // Callers without credentials who may publish get a connection, to publish on it.
 func TestAnyRightOpensASession(t *testing.T) {
 	g := newGuarded(t, `[{"topics":["inbox"],"allow":["publish"]}]`)
-	d, err := g.Connect(t.Context(), Caller{}, "", Accepts{})
+	d, err := g.App.connect(t.Context(), Caller{}, "")
 	require.NoError(t, err)
 	defer g.End(d.Session)
 	require.NoError(t, g.command(d, `{"publish":{"topic":"inbox","data":1}}`))
@@ -365,10 +366,10 @@ func TestARevocationEndsSessionsAtOnce(t *testing.T) {
 		s, err := g.cfg.Sessions.Get([]byte(id))
 		require.NoError(t, err)
 		poll(s)
-		s, _, err = g.OpenEvents(t.Context(), c, EventStream{Query: "topic=a"})
+		s, err = g.openEvents(t.Context(), c, "topic=a")
 		require.NoError(t, err)
 		poll(s)
-		d, err := g.Connect(t.Context(), c, "topic=a", Accepts{})
+		d, err := g.App.connect(t.Context(), c, "topic=a")
 		require.NoError(t, err)
 		poll(d.Session)
 		require.Empty(t, ended)

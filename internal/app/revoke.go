@@ -1,7 +1,6 @@
 package app
 
 import (
-	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,21 +12,7 @@ import (
 
 // Revoke carries out a wire.RevokeRequest of an operator. When it returns, the revocation is
 // on disk, and the sessions that it affects have ended. The error is a *wire.Problem.
-func (a *App) Revoke(body []byte, now time.Time) (wire.RevokeResult, error) {
-	var r wire.RevokeRequest
-	if err := decode(body, &r); err != nil {
-		return wire.RevokeResult{}, err
-	}
-	members := 0
-	for _, is := range []bool{r.Subject != "", r.TokenID != "", r.Session != 0} {
-		if is {
-			members++
-		}
-	}
-	if members != 1 {
-		return wire.RevokeResult{}, problem.New(wire.CodeInvalidRequest, `send {"subject":"alice"}, {"token_id":"…"} or {"session":17}`,
-			"a body must have exactly one of subject, token_id and session; got %d", members)
-	}
+func (a *App) Revoke(r wire.RevokeRequest, now time.Time) (wire.RevokeResult, error) {
 	if r.Session != 0 {
 		return a.endSession(r.Session)
 	}
@@ -47,12 +32,7 @@ func (a *App) endSession(number uint64) (wire.RevokeResult, error) {
 	return wire.RevokeResult{Ended: 1}, nil
 }
 
-// ListRevocations returns the revocations that a query asks for.
-func (a *App) ListRevocations(rawQuery string, now time.Time) (auth.RevocationList, *wire.Problem) {
-	q := parseQuery(rawQuery)
-	n := q.pageSize()
-	if refused, wrong := errors.AsType[*wire.Problem](q.err); wrong {
-		return auth.RevocationList{}, refused
-	}
-	return a.cfg.Revocations.List(n, now), nil
+// Revocations returns the first n revocations.
+func (a *App) Revocations(n int, now time.Time) auth.RevocationList {
+	return a.cfg.Revocations.List(n, now)
 }

@@ -1,22 +1,18 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
-	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
-	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
-	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // session returns the session with an id. Ids that do not exist spend the rate of misses.
@@ -32,100 +28,143 @@ func (a *App) session(c *Caller, id []byte) (*session.Session, error) {
 
 var errSessionUnknown = &wire.Problem{Code: wire.CodeSessionUnknown}
 
-// mayOpen makes the checks of every call that opens a session. read returns what to open. A
-// call that resumes names a session, whose id is enough.
-func (a *App) mayOpen(ctx context.Context, c *Caller, kind limit.Kind, resumes bool, read func() (session.Opening, error)) (o session.Opening, err error) {
+// An Opening is a session that is about to be opened: its caller has passed the checks that need
+// no body. It is for one session.
+type Opening struct {
+	app    *App
+	ctx    context.Context
+	caller Caller
+}
+
+// A Basis is what an opening stands on.
+type Basis uint8
+
+// The bases of openings.
+const (
+	OfQuery   Basis = iota // topics that are known
+	OfBody                 // topics in a body, which is not read for a caller who may subscribe to none
+	OfSession              // a session, whose id is enough
+)
+
+// OnTopics returns the basis of a request that has its topics, or names a session instead.
+func OnTopics(session string) Basis {
+	if session != "" {
+		return OfSession
+	}
+	return OfQuery
+}
+
+// BeginOpen makes the checks of every call that opens a session, before its body arrives. Waits
+// end with ctx.
+func (a *App) BeginOpen(ctx context.Context, c Caller, kind limit.Kind, on Basis) (o Opening, err error) {
+	defer a.recovered(&err)
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return o, why
 	}
-	if err := a.admit(ctx, c, kind); err != nil {
+	if err := a.admit(ctx, &c, kind); err != nil {
 		return o, err
 	}
-	if !resumes { // before the body arrives
-		if err := c.grant.AllowAny(); err != nil {
-			return o, err
-		}
+	switch on {
+	case OfQuery:
+		err = c.grant.AllowAny()
+	case OfBody:
+		err = c.grant.AllowSome(auth.Subscribe)
 	}
-	if o, err = read(); err != nil {
-		return o, err
-	}
-	o.Grant = c.grant
-	if err := a.maySubscribe(c, o.Topics); err != nil {
-		return o, err
+	return Opening{a, ctx, c}, err
+}
+
+// OpeningWaits reports whether BeginOpen, or to open a session for topics, may wait. If not, a loop
+// may open it.
+func (a *App) OpeningWaits(c *Caller, topics []wire.Start) (waits bool) {
+	waits = true // also after a panic
+	defer a.recovered(&c.unknown)
+	return !a.Recognise(c) || takesLong(topics, nil) || a.cfg.Authorize.Selects(topics)
+}
+
+// Decode calls decode for a body of so many bytes. A large one waits for its turn.
+func (o *Opening) Decode(bytes int, decode func() error) error {
+	return o.app.inTurn(o.ctx, &o.caller, bytes > request.LargeBody, decode)
+}
+
+// check checks the subscriptions of a session to open, and completes it.
+func (o *Opening) check(s *session.Opening) error {
+	a, c := o.app, &o.caller
+	s.Grant = c.grant
+	if err := a.maySubscribe(c, s.Topics); err != nil {
+		return err
 	}
 	var place slot
 	defer place.end()
-	if err := a.authorize(ctx, c, &place, hook.Subscribing{Client: o.Client, Opens: true, Topics: o.Topics}); err != nil {
-		return o, err
+	if err := a.authorize(o.ctx, c, &place, hook.Subscribing{Client: s.Client, Opens: true, Topics: s.Topics}); err != nil {
+		return err
 	}
-	if takesLong(o.Topics, nil) {
-		turns := a.cfg.Limiter.Turns()
-		o.Turn = func() (end func(), err error) { return turns.Leave, turns.Enter(ctx, c.Who.Client()) }
+	if takesLong(s.Topics, nil) {
+		ctx, turns, address := o.ctx, a.cfg.Limiter.Turns(), c.Who.Client()
+		s.Turn = func() (end func(), err error) { return turns.Leave, turns.Enter(ctx, address) }
 	}
-	return o, a.checkGrant(c.grant) // the checks may have waited
+	return a.checkGrant(c.grant) // the checks may have waited
 }
 
-// OpenSession opens a session for the wire.OpenRequest in the body.
-func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire.SessionOpened, err error) {
-	defer a.recovered(&err)
-	o, err := a.mayOpen(ctx, &c, limit.Sessions, false, func() (o session.Opening, err error) {
-		var r wire.OpenRequest
-		if err := a.readTopics(ctx, &c, body, &r); err != nil {
-			return o, err
-		}
-		o, err = openingOf(r.Topics, r.Client, r.Echo)
-		o.Ack = r.Ack == nil || *r.Ack
-		return o, err
-	})
+// Session opens a session.
+func (o *Opening) Session(s session.Opening) (opened wire.SessionOpened, err error) {
+	defer o.app.recovered(&err)
+	if err := o.check(&s); err != nil {
+		return opened, err
+	}
+	of, positions, err := o.open(s)
 	if err != nil {
 		return opened, err
 	}
-	s, positions, err := a.openSession(ctx, &c, o)
-	if err != nil {
-		return opened, err
-	}
-	return wire.SessionOpened{Session: s.ID(), Ack: o.Ack, Positions: positions, ExpiresMS: s.Grant().ExpiresMS(time.Now()), Limits: *a.Limits()}, nil
+	return wire.SessionOpened{Session: of.ID(), Ack: s.Ack, Positions: positions, ExpiresMS: of.Grant().ExpiresMS(time.Now()), Limits: *o.app.Limits()}, nil
 }
 
-// openSession opens a session. It may wait for one of limits.sessions. While it waits, it
+// open opens a session. It may wait for one of limits.sessions. While it waits, it
 // holds no slot of limits.calls.
-func (a *App) openSession(ctx context.Context, c *Caller, o session.Opening) (*session.Session, []wire.Position, error) {
-	call, err := a.cfg.Limiter.BeginElsewhere(c.Who)
+func (o *Opening) open(s session.Opening) (*session.Session, []wire.Position, error) {
+	call, err := o.app.cfg.Limiter.BeginElsewhere(o.caller.Who)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer call.End()
-	o.Address = c.Who.Client()
-	return a.cfg.Sessions.Open(ctx, o, time.Now())
+	s.Address = o.caller.Who.Client()
+	return o.app.cfg.Sessions.Open(o.ctx, s, time.Now())
 }
 
-// ChangeSession applies the wire.ChangeRequest in the body to a session's subscriptions,
-// and calls answer with the result.
-func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body, answer func(wire.SessionChanged) error) (err error) {
+// A Change changes a session's subscriptions: its caller has passed the checks that need no body.
+type Change struct {
+	Opening // decodes the body
+	session *session.Session
+}
+
+// BeginChange checks, before the body arrives, that the caller may change the session with an id.
+func (a *App) BeginChange(ctx context.Context, c Caller, id string) (change Change, err error) {
+	defer a.recovered(&err)
+	if err := a.admit(ctx, &c, limit.Requests); err != nil {
+		return change, err
+	}
+	s, err := a.session(&c, []byte(id))
+	if err == nil {
+		err = mayChange(&c, s)
+	}
+	return Change{Opening{a, ctx, c}, s}, err
+}
+
+// Make makes the change.
+func (ch *Change) Make(r wire.ChangeRequest) (changed wire.SessionChanged, err error) {
+	a, ctx, c, s := ch.app, ch.ctx, &ch.caller, ch.session
 	defer a.recovered(&err)
 	var place slot
 	defer place.end()
-	s, r, err := a.mayChange(ctx, &c, &place, func() (s *session.Session, r wire.ChangeRequest, err error) {
-		if s, err = a.session(&c, []byte(id)); err == nil {
-			err = mayChange(&c, s)
-		}
-		if err == nil {
-			err = a.readJSON(ctx, &c, body, &r)
-		}
-		return s, r, err
-	})
-	if err != nil {
-		return err
+	if err := a.checkChange(ctx, c, &place, r); err != nil {
+		return changed, err
 	}
 	place.end() // what follows may wait for its turn
-	if err := a.renew(ctx, &c, s); err != nil {
-		return err
+	if err := a.renew(ctx, c, s); err != nil {
+		return changed, err
 	}
-	positions, err := a.change(ctx, &c, s, r, false)
-	if err != nil {
-		return err
-	}
-	return answer(wire.SessionChanged{Positions: positions, ExpiresMS: s.Grant().ExpiresMS(time.Now())})
+	changed.Positions, err = a.change(ctx, c, s, r, false)
+	changed.ExpiresMS = s.Grant().ExpiresMS(time.Now())
+	return changed, err
 }
 
 // renew gives the caller's grant to a session of the same principal, if that is newer.
@@ -138,7 +177,7 @@ func (a *App) renew(ctx context.Context, c *Caller, s *session.Session) error {
 // renewsLong reports whether renewing a session takes long: each subscription is checked.
 func renewsLong(s *session.Session) bool { return s.Subscriptions() > quickNames }
 
-// change makes a change of subscriptions after mayChange. If it takes long, it waits for its turn,
+// change makes a change of subscriptions after checkChange. If it takes long, it waits for its turn,
 // unless the caller is in turn already. A session may have another grant than the caller, who can
 // use an older token or one that does not renew. Rights of the caller that the session's grant
 // lacks must not outlive the caller's token in the session.
@@ -152,25 +191,18 @@ func (a *App) change(ctx context.Context, c *Caller, s *session.Session, r wire.
 	return positions, err
 }
 
-// mayChange checks a change of subscriptions, which read returns. The caller ends the slot, and
-// makes the change.
-func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func() (*session.Session, wire.ChangeRequest, error)) (s *session.Session, r wire.ChangeRequest, err error) {
-	if err := a.admit(ctx, c, limit.Requests); err != nil {
-		return nil, r, err
-	}
-	if s, r, err = read(); err != nil {
-		return nil, r, err
-	}
+// checkChange checks a change of subscriptions. The caller ends the slot, and makes the change.
+func (a *App) checkChange(ctx context.Context, c *Caller, place *slot, r wire.ChangeRequest) error {
 	if err := a.maySubscribe(c, r.Add); err != nil {
-		return nil, r, err
+		return err
 	}
 	if err := place.take(ctx, a, c); err != nil {
-		return nil, r, err
+		return err
 	}
 	if err := a.authorize(ctx, c, place, hook.Subscribing{Topics: r.Add}); err != nil {
-		return nil, r, err
+		return err
 	}
-	return s, r, a.checkGrant(c.grant) // the checks may have waited
+	return a.checkGrant(c.grant) // the checks may have waited
 }
 
 // SessionState calls answer with the state of a session; see session.State. It names the
@@ -214,120 +246,38 @@ func (a *App) End(s *session.Session) {
 	}
 }
 
-// Connect opens or finds the session of a two-way connection by a query. The caller
-// completes the Duplex, and ends the session after the connection.
-func (a *App) Connect(ctx context.Context, c Caller, rawQuery string, accepts Accepts) (d transport.Duplex, err error) {
+// Connect opens or finds the session of a two-way connection. The caller completes the Duplex,
+// and ends the session after the connection.
+func (o *Opening) Connect(r request.Connect, over string) (d transport.Duplex, err error) {
+	a, c := o.app, &o.caller
 	defer a.recovered(&err)
-	q := parseQuery(rawQuery)
-	c.takeToken(&q)
-	return a.connect(ctx, &c, "websocket", q.one("session") != "", func() (r wire.ConnectRequest, format frame.Format, err error) {
-		format = q.format(accepts)
-		r = wire.ConnectRequest{Topics: q.topics(), Client: q.one("client"), Session: q.one("session")}
-		q.limitRate(r.Topics, transport.Stream)
-		echo, ack := q.truth("echo", true), q.number("ack", 0, maxAck, 0)
-		if r.Echo = &echo; q.values.Has("ack") {
-			r.Ack = &ack
-		}
-		return r, format, q.err
-	})
-}
-
-// ConnectByItem is Connect by a CBOR map. The map has the token and may be large. Before
-// authentication, only the token and the session's id are decoded.
-func (a *App) ConnectByItem(ctx context.Context, c Caller, item []byte) (d transport.Duplex, err error) {
-	defer a.recovered(&err)
-	var named, r wire.ConnectRequest
-	object, err := cbor.MembersToJSON(item, "auth", "session")
-	switch {
-	case err != nil:
-		err = noOpening(err)
-	case len(object) > largeBody:
-		err = problem.New(wire.CodeInvalidRequest, "send a shorter token", "auth and session must have at most %d bytes together", largeBody)
-	default:
-		err = decode(object, &named)
+	if r.Fault != nil {
+		return d, r.Fault
 	}
-	c.Token = named.Auth
-	return a.connect(ctx, &c, "tcp", named.Session != "", func() (wire.ConnectRequest, frame.Format, error) {
-		if err == nil {
-			err = a.inTurn(ctx, &c, len(item) > largeBody, func() error { return a.readOpening(item, named, &r) })
-		}
-		return r, frame.CBOR, err
-	})
-}
-
-// readOpening decodes the whole of a connection's first item. named has its token and its
-// session.
-func (a *App) readOpening(item []byte, named wire.ConnectRequest, r *wire.ConnectRequest) error {
-	if named.Session != "" && len(item) > largeBody { // the caller may be unknown
-		return errSessionAlone
-	}
-	object, _, err := cbor.MapToJSON(item)
-	if err != nil {
-		return noOpening(err)
-	}
-	err = a.decodeTopics(object, r, allNames)
-	r.Auth = ""
-	return err
-}
-
-func noOpening(err error) error {
-	return problem.New(wire.CodeInvalidRequest, `begin with a map such as {"topics":["a"]}`, "the first item of the connection cannot be read: %v", err)
-}
-
-func (a *App) connect(ctx context.Context, c *Caller, over string, resumes bool, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
-	var r wire.ConnectRequest
-	d.Request = transport.Request{Mode: transport.Stream, Acks: true}
-	o, err := a.mayOpen(ctx, c, limit.Sessions, resumes, func() (o session.Opening, err error) {
-		if r, d.Request.Format, err = read(); err != nil || r.Session != "" {
-			return o, err
-		}
-		if r.Ack != nil {
-			return o, problem.New(wire.CodeInvalidRequest, "add session, or omit ack", "ack needs a session")
-		}
-		return openingOf(r.Topics, r.Client, r.Echo)
-	})
-	if err != nil {
+	if err := o.check(&r.Open); err != nil {
 		return d, err
 	}
+	d.Request = transport.Request{Mode: transport.Stream, Acks: true, Format: r.Format}
 	if r.Session != "" {
-		if d.Session, err = a.sessionToReceive(c, limit.Sessions, r.Session); err == nil {
-			d.Request.Ack, err = ackOf(r, d.Session)
+		if d.Session, err = a.sessionToReceive(c, limit.Sessions, r.Session); err != nil {
+			return d, err
+		}
+		switch {
+		case !d.Session.Acks():
+		case r.Ack == nil:
+			return d, ackMissing()
+		default:
+			d.Request.Ack = *r.Ack
 		}
 	} else {
-		o.Peer, d.Request.Hello = c.peer(over), &wire.Hello{}
-		d.Session, d.Request.Hello.Positions, err = a.cfg.Sessions.OpenEphemeral(o, time.Now())
+		r.Open.Peer, d.Request.Hello = c.peer(over), &wire.Hello{}
+		if d.Session, d.Request.Hello.Positions, err = a.cfg.Sessions.OpenEphemeral(r.Open, time.Now()); err != nil {
+			return d, err
+		}
 	}
 	client := &commands{app: a, caller: *c}
 	client.caller.Agent = "" // the connection may last
-	client.binary = d.Request.Format.IsBinary()
+	client.binary = r.Format.IsBinary()
 	d.Do, d.Who = client.do, c.Who
-	return d, err
-}
-
-// ackOf returns how many frames the client has of the session to continue.
-func ackOf(r wire.ConnectRequest, s *session.Session) (uint64, error) {
-	if len(r.Topics) > 0 || r.Client != "" {
-		return 0, errSessionAlone
-	}
-	switch {
-	case !s.Acks():
-		return 0, nil
-	case r.Ack == nil:
-		return 0, ackMissing()
-	}
-	return *r.Ack, nil
-}
-
-var errSessionAlone = problem.New(wire.CodeInvalidRequest, "send session alone, and subscribe when the connection is open", "session cannot be combined with topics or client")
-
-// ReadSessionList reads a query for the list of sessions: how many, and in which order.
-func ReadSessionList(rawQuery string) (n int, by session.Order, refused *wire.Problem) {
-	q := parseQuery(rawQuery)
-	n = q.pageSize()
-	by = cmp.Or(session.Order(q.one("sort")), session.ByLag)
-	if !slices.Contains(session.Orders(), by) {
-		q.fail(problem.New(wire.CodeInvalidRequest, "use lag or idle", "unknown order %s", wire.Quote(by)))
-	}
-	refused, _ = errors.AsType[*wire.Problem](q.err)
-	return n, by, refused
+	return d, nil
 }

@@ -13,13 +13,8 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/pkg/wire"
-)
-
-// Bounds of a page.
-const (
-	DefaultPage = 100
-	MaxPage     = 1000
 )
 
 // read makes the checks of the calls that read or delete, check last. It calls do while the slot
@@ -62,11 +57,10 @@ func (a *App) Call(ctx context.Context, c Caller, answer func() error) error {
 
 // Topics calls answer with a page of the topics that the caller may subscribe to. They are
 // listed in parts, when answer asks for them. Then next is set to the page's.
-func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(topics iter.Seq[wire.TopicState], next *string, leave func()) error) error {
-	q := parseQuery(rawQuery)
-	next, n := a.cursor(&q), q.pageSize()
+func (a *App) Topics(ctx context.Context, c Caller, p request.Page, answer func(topics iter.Seq[wire.TopicState], next *string, leave func()) error) error {
+	next, err := a.cursor(p.After)
 	var s slot
-	return a.readLong(ctx, &c, s.ofReads(), func() error { return q.err }, func() error { return answer(a.topics(&c, &next, n), &next, s.end) })
+	return a.readLong(ctx, &c, s.ofReads(), func() error { return cmp.Or(p.Fault, err) }, func() error { return answer(a.topics(&c, &next, p.Limit), &next, s.end) })
 }
 
 // topics returns at most n topics after next, and sets next.
@@ -141,8 +135,8 @@ func topicUnknown(topic, remedy string) *wire.Problem {
 
 // mayUse checks the name of a topic to read or change, and the permission.
 func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
-	if err := checkTopic(topic); err != nil {
-		return err
+	if err := wire.CheckTopic(topic); err != nil {
+		return problem.New(wire.CodeInvalidTopic, "see PROTOCOL.md for the rules of names", "%v", err)
 	}
 	if (right == auth.Publish || right == auth.Delete) && wire.ReservedTopic(topic) {
 		return problem.New(wire.CodeReservedTopic, "use a topic that does not begin with '_'", "topic %s is reserved for the daemon", wire.Quote(topic))
@@ -168,16 +162,15 @@ func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer fu
 
 // History calls answer with the frames of a topic's history. The last is its done. Each
 // piece is read when answer asks for it.
-func (a *App) History(ctx context.Context, c Caller, topic, rawQuery string, accepts Accepts, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format, leave func()) error) error {
-	q := parseQuery(rawQuery)
-	n, format, start := q.pageSize(), q.format(accepts), q.startOf(topic)
+func (a *App) History(ctx context.Context, c Caller, h request.History, answer func(pieces iter.Seq[[]*frame.Frame], leave func()) error) error {
+	topic, n := h.Start.Topic, h.Limit
 	var s slot
-	return a.readLong(ctx, &c, s.ofReads(), func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), q.err) }, func() error {
-		frames, from := a.cfg.Broker.ReadTopic(start, broker.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
+	return a.readLong(ctx, &c, s.ofReads(), func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), h.Fault) }, func() error {
+		frames, from := a.cfg.Broker.ReadTopic(h.Start, broker.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
 		if from == (wire.Position{}) {
 			return topicUnknown(topic, toHaveIt)
 		}
-		return answer(a.history(frames, from, n), format, s.end)
+		return answer(a.history(frames, from, n), s.end)
 	})
 }
 
@@ -208,24 +201,4 @@ func (a *App) history(first []*frame.Frame, from wire.Position, n int) iter.Seq[
 			}
 		}
 	}
-}
-
-// pageSize returns how many topics, frames or sessions to list.
-func (q *query) pageSize() int { return int(q.number("limit", 1, MaxPage, DefaultPage)) }
-
-// startOf returns where to begin to read a topic.
-func (q *query) startOf(topic string) wire.Start {
-	after := q.one("after")
-	if after == "" {
-		return wire.Start{Topic: topic, From: wire.FromOldest}
-	}
-	position, err := wire.ParsePosition(after)
-	switch {
-	case err != nil:
-		q.fail(problem.New(wire.CodeInvalidPosition, "send a position of this topic", "%v", err))
-	case position.Topic != topic:
-		q.fail(problem.New(wire.CodeInvalidPosition, "send a position of this topic",
-			"position %s is not a position of topic %s", wire.Quote(after), wire.Quote(topic)))
-	}
-	return wire.StartAfter(position)
 }

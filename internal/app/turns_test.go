@@ -34,7 +34,7 @@ func named(n int) string {
 // connected returns a two-way connection in a format.
 func (a *App) connected(t *testing.T, format string) transport.Duplex {
 	t.Helper()
-	d, err := a.Connect(t.Context(), Caller{Who: a.cfg.Limiter.WhoAt(addr)}, "format="+format+"&topic=x", Accepts{})
+	d, err := a.connect(t.Context(), Caller{Who: a.cfg.Limiter.WhoAt(addr)}, "format="+format+"&topic=x")
 	require.NoError(t, err)
 	t.Cleanup(func() { a.End(d.Session) })
 	return d
@@ -77,17 +77,14 @@ func TestALoopDoesWhatIsQuick(t *testing.T) {
 		require.NotNil(t, finished(later(t.Context())).Problem)
 	}
 	a := newApp(t)
-	for n, want := range map[int]error{quickNames: nil, quickNames + 1: ErrWouldWait} {
-		query := "topic=x0"
-		for i := 1; i < n; i++ {
-			query += fmt.Sprintf("&topic=x%d", i)
-		}
-		s, _, err := a.PollTopics(NoWait, Caller{}, TopicPoll{Query: query})
-		require.ErrorIs(t, err, want)
-		if err == nil {
-			a.End(s)
-		}
+	for n, waits := range map[int]bool{quickNames: false, quickNames + 1: true} {
+		require.Equal(t, waits, a.OpeningWaits(&Caller{}, make([]wire.Start, n)))
 	}
+	require.True(t, a.OpeningWaits(&Caller{}, []wire.Start{{Topic: "a.*"}}), "for a search")
+	a.cfg.Authorize = asksAbout("asked")
+	require.True(t, a.OpeningWaits(&Caller{}, []wire.Start{{Topic: "asked"}}))
+	a.cfg.Authority = &gatekeeper{unverified: true}
+	require.True(t, a.OpeningWaits(&Caller{}, nil), "for the check of a signature")
 }
 
 // A session with many topics, or with a pattern, waits for its turn, whichever way it is opened.
@@ -134,8 +131,8 @@ func TestAnOpeningThatWaitsForItsTurnGivesUp(t *testing.T) {
 		defer a.takeTurns(t, turns())()
 		ctx, leave := context.WithCancel(t.Context())
 		over := make(chan error, 2)
-		go func() { _, err := a.OpenSession(ctx, Caller{}, bodyOf(`{"topics":["a.*"]}`)); over <- err }()
-		go func() { _, err := a.Connect(ctx, Caller{}, "topic=a.*", Accepts{}); over <- err }()
+		go func() { _, err := a.openSession(ctx, Caller{}, bodyOf(`{"topics":["a.*"]}`)); over <- err }()
+		go func() { _, err := a.connect(ctx, Caller{}, "topic=a.*"); over <- err }()
 		synctest.Wait()
 		require.Equal(t, 2, a.sessions())
 		leave()
@@ -152,17 +149,17 @@ func TestARenewalThatTakesLongWaitsForItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ids []string
 		for _, n := range []int{quickNames, quickNames + 1} {
-			opened, err := a.OpenSession(t.Context(), Caller{}, bodyOf(`{"topics":`+named(n)+`}`))
+			opened, err := a.openSession(t.Context(), Caller{}, bodyOf(`{"topics":`+named(n)+`}`))
 			require.NoError(t, err)
 			ids = append(ids, opened.Session)
 		}
 		others := a.takeTurns(t, turns())
 		renew := func(id string) (s *session.Session, patched chan error, later transport.Later) {
-			d, err := a.Connect(t.Context(), Caller{}, "ack=0&session="+id, Accepts{})
+			d, err := a.connect(t.Context(), Caller{}, "ack=0&session="+id)
 			require.NoError(t, err)
 			patched = make(chan error, 1)
 			go func() {
-				patched <- a.ChangeSession(t.Context(), Caller{}, id, bodyOf("{}"), func(wire.SessionChanged) error { return nil })
+				patched <- a.changeSession(t.Context(), Caller{}, id, bodyOf("{}"))
 			}()
 			synctest.Wait()
 			_, later, _, err = d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"auth":"t","ref":1}`)}, nil)
@@ -204,10 +201,10 @@ func TestAnOpeningThatWaitsForASlotHasNoTurn(t *testing.T) {
 		c.Limiter, c.Sessions = l, session.NewRegistry(session.Config{Slots: l.Sessions()}, c.Broker, m)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		first, err := a.OpenSession(t.Context(), Caller{}, bodyOf("{}"))
+		first, err := a.openSession(t.Context(), Caller{}, bodyOf("{}"))
 		require.NoError(t, err)
 		var second error
-		go func() { _, second = a.OpenSession(t.Context(), Caller{}, bodyOf(`{"topics":["a.*"]}`)) }()
+		go func() { _, second = a.openSession(t.Context(), Caller{}, bodyOf(`{"topics":["a.*"]}`)) }()
 		synctest.Wait()
 		a.takeTurns(t, turns())()
 		require.NoError(t, a.CloseSession(t.Context(), Caller{}, first.Session))

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"iter"
-	"slices"
 	"testing"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -83,9 +82,9 @@ func (l *waitingLog) answerAll(t *testing.T, err error) {
 var errDisk = problem.New(wire.CodeOverloaded, "retry later", "the disk is full")
 
 func publishing(key string) posting {
-	p := posting{Topic: "a", ContentType: Header{"application/json", 1}, Payload: []byte("1")}
+	p := posting{Topic: "a", ContentType: request.HeaderOf([]string{"application/json"}), Payload: []byte("1")}
 	if key != "" {
-		p.IdempotencyKey = Header{key, 1}
+		p.IdempotencyKey = request.HeaderOf([]string{key})
 	}
 	return p
 }
@@ -165,25 +164,14 @@ func TestAPendingPublishHasItsKey(t *testing.T) {
 
 // publishMany publishes the lines, and returns the results.
 func publishMany(t *testing.T, a *App, body string) (results []wire.PublishResult) {
-	h := Head{ContentType: Header{"application/x-ndjson", 1}}
-	err := a.PublishMany(t.Context(), Caller{}, h, bodyOf(body), func(_ string, parts iter.Seq[[]byte]) error {
-		dec := json.NewDecoder(bytes.NewReader(slices.Concat(slices.Collect(func(yield func([]byte) bool) {
-			for part := range parts {
-				if !yield(bytes.Clone(part)) {
-					return
-				}
-			}
-		})...)))
-		for dec.More() {
-			var result wire.PublishResult
-			if err := dec.Decode(&result); err != nil {
-				return err
-			}
-			results = append(results, result)
-		}
-		return nil
-	})
+	h := request.Head{ContentType: request.HeaderOf([]string{"application/x-ndjson"})}
+	answer, err := a.publishMany(t.Context(), Caller{}, h, bodyOf(body))
 	require.NoError(t, err)
+	for dec := json.NewDecoder(bytes.NewReader(answer)); dec.More(); {
+		var result wire.PublishResult
+		require.NoError(t, dec.Decode(&result))
+		results = append(results, result)
+	}
 	return results
 }
 
@@ -239,7 +227,7 @@ func TestAKeyTwiceInOneRequest(t *testing.T) {
 // A command of a two-way connection is answered by the log.
 func TestACommandIsAnsweredByTheLog(t *testing.T) {
 	a, log := newWaitingApp(t, limit.Config{})
-	d, err := a.Connect(t.Context(), Caller{}, "topic=x", Accepts{})
+	d, err := a.connect(t.Context(), Caller{}, "topic=x")
 	require.NoError(t, err)
 	defer a.End(d.Session)
 	var finish transport.Finish

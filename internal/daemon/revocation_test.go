@@ -23,8 +23,10 @@ import (
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -113,7 +115,9 @@ func TestARemovedKeyEndsSessionsWithinASecond(t *testing.T) {
 		sessions := make(map[string]string)
 		for name, key := range keys {
 			c := app.Caller{Credentials: auth.Credentials{Token: key}}
-			opened, err := d.app.OpenSession(ctx, c, func(int) ([]byte, error) { return []byte(`{"topics":["a"]}`), nil })
+			o, err := d.app.BeginOpen(ctx, c, limit.Sessions, app.OfBody)
+			require.NoError(t, err)
+			opened, err := o.Session(session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true})
 			require.NoError(t, err)
 			sessions[name] = opened.Session
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,6 +24,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -177,12 +179,12 @@ func health(why func() string) http.Handler {
 // their ids, which are capabilities.
 func listSessions(sessions *session.Registry) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, by, problem := app.ReadSessionList(r.URL.RawQuery)
-		if problem != nil {
-			writeProblem(w, problem)
+		n, by, err := request.SessionListOf(r.URL.RawQuery)
+		if refused, wrong := errors.AsType[*wire.Problem](err); wrong {
+			writeProblem(w, refused)
 			return
 		}
-		writeAdmin(w, http.StatusOK, typeJSON, app.InJSON(sessions.List(n, by, time.Now())))
+		writeAdmin(w, http.StatusOK, typeJSON, request.InJSON(sessions.List(n, by, time.Now())))
 	})
 }
 
@@ -194,27 +196,31 @@ func revoke(a *app.App) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRevokeBytes))
 		if err != nil { // or the client has left
-			writeProblem(w, app.TooLarge(maxRevokeBytes))
+			writeProblem(w, request.TooLarge(maxRevokeBytes))
 			return
 		}
-		done, err := a.Revoke(body, time.Now())
+		asked, err := request.RevokeOf(body)
+		var done wire.RevokeResult
+		if err == nil {
+			done, err = a.Revoke(asked, time.Now())
+		}
 		if err != nil {
 			writeProblem(w, a.Problem(err))
 			return
 		}
-		writeAdmin(w, http.StatusOK, typeJSON, app.InJSON(done))
+		writeAdmin(w, http.StatusOK, typeJSON, request.InJSON(done))
 	})
 }
 
 // listRevocations answers with the newest revocations.
 func listRevocations(a *app.App) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		list, problem := a.ListRevocations(r.URL.RawQuery, time.Now())
-		if problem != nil {
-			writeProblem(w, problem)
+		page := request.PageOf(r.URL.RawQuery)
+		if refused, wrong := errors.AsType[*wire.Problem](page.Fault); wrong {
+			writeProblem(w, refused)
 			return
 		}
-		writeAdmin(w, http.StatusOK, typeJSON, app.InJSON(list))
+		writeAdmin(w, http.StatusOK, typeJSON, request.InJSON(a.Revocations(page.Limit, time.Now())))
 	})
 }
 
@@ -231,7 +237,7 @@ func writeProblem(w http.ResponseWriter, p *wire.Problem) {
 	if after := limit.RetryAfter(p); after > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
 	}
-	writeAdmin(w, p.Status, wire.ProblemType, app.InJSON(p))
+	writeAdmin(w, p.Status, wire.ProblemType, request.InJSON(p))
 }
 
 func writeAdmin(w http.ResponseWriter, status int, contentType string, text []byte) {

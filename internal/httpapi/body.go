@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -80,27 +80,25 @@ func checkWhole(answer http.Header, r *http.Request) error {
 	return nil
 }
 
-// bodyOf returns a function that reads r's body.
-func bodyOf(w http.ResponseWriter, r *http.Request) app.Body {
-	return func(most int) ([]byte, error) {
-		if err := checkWhole(w.Header(), r); err != nil {
-			return nil, err
-		}
-		// ReadAll allocates as bytes arrive, whatever length was announced.
-		body, err := io.ReadAll(http.MaxBytesReader(w.(*response).ResponseWriter, r.Body, int64(most)))
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return nil, app.TooLarge(most)
-		}
-		if problem, ok := errors.AsType[*wire.Problem](err); ok {
-			return nil, problem
-		}
-		if err != nil {
-			return nil, problem.New(wire.CodeInvalidRequest, "send the whole body", "the body did not arrive: %v", err)
-		}
-		// The rest of the request has no deadline: it may be a poll.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-		return bytes.Clone(body), nil // without spare capacity: history may keep it for long
+// readBody reads r's body, which must have at most so many bytes.
+func readBody(w http.ResponseWriter, r *http.Request, most int) ([]byte, error) {
+	if err := checkWhole(w.Header(), r); err != nil {
+		return nil, err
 	}
+	// ReadAll allocates as bytes arrive, whatever length was announced.
+	body, err := io.ReadAll(http.MaxBytesReader(w.(*response).ResponseWriter, r.Body, int64(most)))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, request.TooLarge(most)
+	}
+	if refused, ok := errors.AsType[*wire.Problem](err); ok {
+		return nil, refused
+	}
+	if err != nil {
+		return nil, problem.New(wire.CodeInvalidRequest, "send the whole body", "the body did not arrive: %v", err)
+	}
+	// The rest of the request has no deadline: it may be a poll.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	return bytes.Clone(body), nil // without spare capacity: history may keep it for long
 }
 
 // forgetBody ends the count of the bytes of r's body before the request ends.

@@ -39,7 +39,7 @@ func FuzzRequests(f *testing.F) {
 		if strings.Contains(target, "stream") || strings.Contains(target, "sse") {
 			return // does not end by itself
 		}
-		r, ok := request(method, target, body)
+		r, ok := requestOf(method, target, body)
 		if !ok {
 			return
 		}
@@ -58,9 +58,9 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// request returns a request as net/http's server would parse it. ok is false if net/http
+// requestOf returns a request as net/http's server would parse it. ok is false if net/http
 // would reject it.
-func request(method, target, body string) (r *http.Request, ok bool) {
+func requestOf(method, target, body string) (r *http.Request, ok bool) {
 	if !strings.HasPrefix(target, "/") {
 		return nil, false
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -169,7 +169,7 @@ func TestNoReplyRepeatsAHugeCommand(t *testing.T) {
 func wantShortReply(t *testing.T, p *wire.Problem, what string) {
 	t.Helper()
 	if p != nil {
-		wantShort(t, p.Status, string(app.InJSON(p)), what[:20])
+		wantShort(t, p.Status, string(request.InJSON(p)), what[:20])
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/request"
 )
 
 // A longAnswer is an answer with status 200 that is produced while its client reads. It is
@@ -45,7 +46,7 @@ func (l *longAnswer) append(b []byte) error {
 func (l *longAnswer) text(s string) { _ = l.append([]byte(s)) }
 
 // value appends v in JSON.
-func (l *longAnswer) value(v any) { _ = l.append(app.InJSON(v)) }
+func (l *longAnswer) value(v any) { _ = l.append(request.InJSON(v)) }
 
 // list appends values in JSON with commas between them, until the client leaves. It does so in
 // turns.
@@ -55,7 +56,7 @@ func list[V any](ctx context.Context, l *longAnswer, values iter.Seq[V]) {
 		if l.err == nil {
 			l.err = l.w.takeTurn(ctx, l.api.Limiter)
 		}
-		if l.append(append([]byte(comma), app.InJSON(v)...)) != nil {
+		if l.append(append([]byte(comma), request.InJSON(v)...)) != nil {
 			return
 		}
 		comma = ","

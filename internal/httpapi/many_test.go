@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -160,8 +160,8 @@ func TestAnUnreadableBodyOfManyPublishesNothing(t *testing.T) {
 			{wire.CodeForbidden, "[" + good + "]", []string{jsonType, "Origin: http://evil.example"}},
 			{wire.CodeMessageTooLarge, `[` + strings.Repeat(good+",", 1000) + good + `]`, []string{jsonType}},
 			{wire.CodeMessageTooLarge, strings.Repeat(good+"\n", 1001), []string{linesType}},
-			{wire.CodeMessageTooLarge, `[` + good + strings.Repeat(" ", app.MaxRequestBytes) + `]`, []string{jsonType}},
-			{wire.CodeMessageTooLarge, good + strings.Repeat("\n", app.MaxRequestBytes), []string{linesType}},
+			{wire.CodeMessageTooLarge, `[` + good + strings.Repeat(" ", request.MaxBytes) + `]`, []string{jsonType}},
+			{wire.CodeMessageTooLarge, good + strings.Repeat("\n", request.MaxBytes), []string{linesType}},
 		} {
 			t.Log(i)
 			k.wantProblem(c.code, "POST", manyPath, c.body, c.headers...)

@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"math"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -23,6 +21,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
@@ -123,17 +122,6 @@ func (s system) String() string {
 	return fmt.Sprintf("%s %s %s", kind, s.mode, formatNames[s.format])
 }
 
-// cloned yields a copy of each part.
-func cloned(parts iter.Seq[[]byte]) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for part := range parts {
-			if !yield(bytes.Clone(part)) {
-				return
-			}
-		}
-	}
-}
-
 // Publish bypasses HTTP, which is not under test here.
 func (s *system) Publish(item wire.PublishItem) wire.Position {
 	s.Helper()
@@ -145,10 +133,11 @@ func (s *system) Publish(item wire.PublishItem) wire.Position {
 	}
 	body, err := json.Marshal([]wire.PublishItem{item})
 	require.NoError(s, err)
-	var published []wire.PublishResult
-	err = s.api.App.PublishMany(context.Background(), app.Caller{}, app.Head{ContentType: app.Header{Value: "application/json", Count: 1}}, func(int) ([]byte, error) { return body, nil }, func(_ string, parts iter.Seq[[]byte]) error {
-		return json.Unmarshal(bytes.Join(slices.Collect(cloned(parts)), nil), &published)
-	})
+	m, err := s.api.App.BeginPublishMany(context.Background(), app.Caller{})
+	require.NoError(s, err)
+	form, err := request.ManyFormOf(request.Head{ContentType: request.HeaderOf([]string{"application/json"})})
+	require.NoError(s, err)
+	published, err := m.Send(form, body)
 	require.NoError(s, err)
 	require.Nil(s, published[0].Problem)
 	return published[0].Position

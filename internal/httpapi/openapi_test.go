@@ -17,10 +17,10 @@ import (
 	"github.com/gorilla/mux"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -147,10 +147,10 @@ func TestTheOpenAPIDocumentListsWhatTheCodeLists(t *testing.T) {
 	sort := operations(doc)["GET /sessions"].Parameters.GetByInAndName("query", "sort")
 	require.ElementsMatch(t, session.Orders(), enum[session.Order](sort.Schema.Value))
 	limit := doc.Components.Parameters["limit"].Value.Schema.Value
-	require.EqualValues(t, app.MaxPage, *limit.Max)
-	require.EqualValues(t, app.DefaultPage, limit.Default)
+	require.EqualValues(t, request.MaxPage, *limit.Max)
+	require.EqualValues(t, request.DefaultPage, limit.Default)
 	ttl := operations(doc)["POST /v1/topics/{topic}/messages"].Parameters.GetByInAndName("query", "ttl")
-	require.EqualValues(t, app.MaxTTLSeconds, *ttl.Schema.Value.Max)
+	require.EqualValues(t, request.MaxTTLSeconds, *ttl.Schema.Value.Max)
 	topic := schema(t, doc, "Topic")
 	require.EqualValues(t, wire.MaxTopicBytes, *topic.AnyOf[0].Value.MaxLength)
 	require.EqualValues(t, len(wire.PresenceTopic(""))+wire.MaxTopicBytes, *topic.MaxLength)

@@ -7,10 +7,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/observe"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -37,13 +37,13 @@ func (a *API) fail(w *response, r *http.Request, err error) {
 		w.Header().Set("WWW-Authenticate", challenge)
 	}
 	w.Header().Set("Content-Type", wire.ProblemType)
-	a.writeWhole(w, p.Status, append(app.InJSON(p), '\n'))
+	a.writeWhole(w, p.Status, append(request.InJSON(p), '\n'))
 }
 
 // writeJSON answers with a value.
 func (a *API) writeJSON(w http.ResponseWriter, status int, value any) error {
 	w.Header().Set("Content-Type", typeJSON)
-	a.writeWhole(w, status, append(app.InJSON(value), '\n'))
+	a.writeWhole(w, status, append(request.InJSON(value), '\n'))
 	return nil
 }
 

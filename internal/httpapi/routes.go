@@ -11,8 +11,10 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/presence"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -24,12 +26,12 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) erro
 	if err != nil {
 		return err
 	}
-	m, err := app.MessageOf(h)
+	m, err := request.MessageOf(h)
 	if err != nil {
 		return err
 	}
 	most := a.App.Limits().MessageBytes
-	body, err := bodyOf(w, r)(most)
+	body, err := readBody(w, r, most)
 	if err != nil {
 		return err
 	}
@@ -48,28 +50,55 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) erro
 	return a.writeJSON(w, http.StatusOK, published)
 }
 
-func headOf(r *http.Request) app.Head {
-	return app.Head{
+func headOf(r *http.Request) request.Head {
+	return request.Head{
 		Topic: mux.Vars(r)["topic"], Query: r.URL.RawQuery,
-		ContentType: app.HeaderOf(r.Header["Content-Type"]), IdempotencyKey: app.HeaderOf(r.Header["Idempotency-Key"]),
+		ContentType: request.HeaderOf(r.Header["Content-Type"]), IdempotencyKey: request.HeaderOf(r.Header["Idempotency-Key"]),
 	}
 }
 
 func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.PublishMany(r.Context(), c, headOf(r), bodyOf(w, r), func(contentType string, parts iter.Seq[[]byte]) error {
-		a.Metrics.HTTPPublishesOfMany.Inc()
-		long := a.long(w, contentType)
-		for part := range parts {
-			if err := long.append(part); err != nil {
-				return err
-			}
+	m, err := a.App.BeginPublishMany(r.Context(), c)
+	if err != nil {
+		return err
+	}
+	form, err := request.ManyFormOf(headOf(r))
+	if err != nil {
+		return err
+	}
+	body, err := readBody(w, r, request.MaxBytes)
+	if err != nil {
+		return err
+	}
+	results, err := m.Send(form, body)
+	if err != nil {
+		return err
+	}
+	a.Metrics.HTTPPublishesOfMany.Inc()
+	long := a.long(w, form.ContentType)
+	for part := range form.Answer(results) {
+		if err := long.append(part); err != nil {
+			return err
 		}
-		return long.end()
-	})
+	}
+	return long.end()
 }
 
 func (a *API) openSession(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	opened, err := a.App.OpenSession(r.Context(), c, bodyOf(w, r))
+	o, err := a.App.BeginOpen(r.Context(), c, limit.Sessions, app.OfBody)
+	if err != nil {
+		return err
+	}
+	body, err := readBody(w, r, request.MaxBytes)
+	if err != nil {
+		return err
+	}
+	var asked session.Opening
+	err = o.Decode(len(body), func() (err error) { asked, err = request.OpeningOf(body, a.App.MostNamed()); return err })
+	if err != nil {
+		return err
+	}
+	opened, err := o.Session(asked)
 	if err != nil {
 		return err
 	}
@@ -78,9 +107,24 @@ func (a *API) openSession(w http.ResponseWriter, r *http.Request, c app.Caller) 
 }
 
 func (a *API) changeSession(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.ChangeSession(r.Context(), c, mux.Vars(r)["id"], bodyOf(w, r), func(changed wire.SessionChanged) error {
-		return a.writeJSON(w, http.StatusOK, changed)
-	})
+	change, err := a.App.BeginChange(r.Context(), c, mux.Vars(r)["id"])
+	if err != nil {
+		return err
+	}
+	body, err := readBody(w, r, request.MaxBytes)
+	if err != nil {
+		return err
+	}
+	var asked wire.ChangeRequest
+	err = change.Decode(len(body), func() (err error) { asked, err = request.ChangeOf(body, a.App.MostNamed()); return err })
+	if err != nil {
+		return err
+	}
+	changed, err := change.Make(asked)
+	if err != nil {
+		return err
+	}
+	return a.writeJSON(w, http.StatusOK, changed)
 }
 
 func (a *API) showSession(w http.ResponseWriter, r *http.Request, c app.Caller) error {
@@ -88,7 +132,7 @@ func (a *API) showSession(w http.ResponseWriter, r *http.Request, c app.Caller) 
 		long := a.longList(w, r, leave)
 		patterns := s.Patterns
 		s.Patterns, s.Subscriptions = nil, []wire.SubscriptionState{}
-		_ = long.append(bytes.TrimSuffix(app.InJSON(s), []byte(`"subscriptions":[]}`)))
+		_ = long.append(bytes.TrimSuffix(request.InJSON(s), []byte(`"subscriptions":[]}`)))
 		if len(patterns) > 0 {
 			long.text(`"patterns":[`)
 			list(r.Context(), long, slices.Values(patterns))
@@ -109,7 +153,7 @@ func (a *API) closeSession(w http.ResponseWriter, r *http.Request, c app.Caller)
 }
 
 func (a *API) listTopics(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.Topics(r.Context(), c, r.URL.RawQuery, func(topics iter.Seq[wire.TopicState], next *string, leave func()) error {
+	return a.App.Topics(r.Context(), c, request.PageOf(r.URL.RawQuery), func(topics iter.Seq[wire.TopicState], next *string, leave func()) error {
 		long := a.longList(w, r, leave)
 		long.text(`{"topics":[`)
 		list(r.Context(), long, topics)
@@ -136,7 +180,7 @@ func (a *API) showPresence(w http.ResponseWriter, r *http.Request, c app.Caller)
 		long := a.longList(w, r, leave)
 		members := slices.Values(found.Members)
 		found.Members = []presence.ListedMember{}
-		_ = long.append(bytes.TrimSuffix(app.InJSON(found), []byte("]}")))
+		_ = long.append(bytes.TrimSuffix(request.InJSON(found), []byte("]}")))
 		list(r.Context(), long, members)
 		long.text("]}\n")
 		return long.end()
@@ -145,18 +189,20 @@ func (a *API) showPresence(w http.ResponseWriter, r *http.Request, c app.Caller)
 
 func (a *API) readTopic(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	accepts := acceptsOf(r)
-	return a.App.History(r.Context(), c, mux.Vars(r)["topic"], r.URL.RawQuery, accepts, func(pieces iter.Seq[[]*frame.Frame], format frame.Format, leave func()) error {
-		return a.sink(w, format, accepts.Gzip).history(r.Context(), pieces, leave)
+	h := request.HistoryOf(mux.Vars(r)["topic"], r.URL.RawQuery, accepts)
+	return a.App.History(r.Context(), c, h, func(pieces iter.Seq[[]*frame.Frame], leave func()) error {
+		return a.sink(w, h.Format, accepts.Gzip).history(r.Context(), pieces, leave)
 	})
 }
 
-func acceptsOf(r *http.Request) app.Accepts {
-	return app.AcceptsOf(r.Header["Accept"], r.Header["Accept-Encoding"])
+func acceptsOf(r *http.Request) request.Accepts {
+	return request.AcceptsOf(r.Header["Accept"], r.Header["Accept-Encoding"])
 }
 
 // poll answers a session's poll.
 func (a *API) poll(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	s, req, err := a.App.Poll(r.Context(), c, app.Poll{Session: []byte(mux.Vars(r)["id"]), Query: []byte(r.URL.RawQuery), Accepts: acceptsOf(r)})
+	p := request.PollOf([]byte(r.URL.RawQuery), acceptsOf(r), &c.Credentials)
+	s, req, err := a.App.Poll(r.Context(), c, []byte(mux.Vars(r)["id"]), nil, p)
 	if err != nil {
 		return err
 	}
@@ -166,12 +212,30 @@ func (a *API) poll(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 // pollTopics answers a poll without a session. Its topics are in the query, or in the body
 // if a URL is too short for them.
 func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	p := app.TopicPoll{Query: r.URL.RawQuery, Accepts: acceptsOf(r)}
-	if r.Method == http.MethodPost {
-		p.Body = bodyOf(w, r)
+	var p request.TopicPoll
+	on := app.OfBody
+	if r.Method == http.MethodGet {
+		p, on = request.TopicPollOf(r.URL.RawQuery, acceptsOf(r), &c.Credentials), app.OfQuery
 	}
-	s, req, err := a.App.PollTopics(r.Context(), c, p)
-	forgetBody(r) // it is decoded, and the poll may last
+	o, err := a.App.BeginOpen(r.Context(), c, limit.Polls, on)
+	if err != nil {
+		return err
+	}
+	if on == app.OfBody {
+		body, err := readBody(w, r, request.MaxBytes)
+		if err != nil {
+			return err
+		}
+		err = o.Decode(len(body), func() error {
+			p = request.TopicPollInBody(r.URL.RawQuery, acceptsOf(r), body, a.App.MostNamed())
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		forgetBody(r) // it is decoded, and the poll may last
+	}
+	s, req, err := o.Poll(p)
 	if err != nil {
 		return err
 	}

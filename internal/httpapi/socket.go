@@ -10,9 +10,11 @@ import (
 	"github.com/gobwas/ws/wsflate"
 
 	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -30,7 +32,12 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 		return a.App.Reject(c, err)
 	}
 	c.Token = token
-	d, err := a.App.Connect(r.Context(), c, r.URL.RawQuery, acceptsOf(r))
+	asked := request.ConnectOf(r.URL.RawQuery, acceptsOf(r), &c.Credentials)
+	o, err := a.App.BeginOpen(r.Context(), c, limit.Sessions, app.OnTopics(asked.Session))
+	if err != nil {
+		return err
+	}
+	d, err := o.Connect(asked, "websocket")
 	if err != nil {
 		return err
 	}

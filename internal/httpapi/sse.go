@@ -4,7 +4,10 @@ import (
 	"net/http"
 
 	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -14,7 +17,12 @@ const ssePath = "/v1/sse"
 // sse answers an EventSource: a stream to which its client reconnects with the id of the
 // last event that it has.
 func (a *API) sse(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	s, req, err := a.App.OpenEvents(r.Context(), c, eventStreamOf(r))
+	e := request.EventsOf(r.URL.RawQuery, r.Header["Last-Event-Id"], &c.Credentials)
+	o, err := a.App.BeginOpen(r.Context(), c, limit.Polls, app.OnTopics(e.Session))
+	if err != nil {
+		return err
+	}
+	s, req, err := o.Events(e)
 	if session.ClosedByClient(err) {
 		// An EventSource does not reconnect after this status (HTML, section "Processing
 		// model").
@@ -26,8 +34,9 @@ func (a *API) sse(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	return a.servePoll(w, r, s, req)
 }
 
-func eventStreamOf(r *http.Request) app.EventStream {
-	return app.EventStream{Query: r.URL.RawQuery, LastEventID: r.Header["Last-Event-Id"]}
+// eventsOf reads r again, for an answer to a refusal.
+func eventsOf(r *http.Request) request.Events {
+	return request.EventsOf(r.URL.RawQuery, r.Header["Last-Event-Id"], &auth.Credentials{})
 }
 
 // mayReconnect reports whether the same request of an EventSource may succeed later. An
@@ -37,7 +46,7 @@ func mayReconnect(r *http.Request, p *wire.Problem) bool {
 	case r.Method != http.MethodGet, r.URL.Path != ssePath, isEscaped(r):
 		return false
 	case p.Status == http.StatusConflict, p.Status == http.StatusGone: // its session was replaced or ended just now
-		return !eventStreamOf(r).NamesSession()
+		return eventsOf(r).Session == "" // otherwise the client cannot start another one
 	}
 	return p.Status == http.StatusTooManyRequests || p.Status >= http.StatusInternalServerError
 }
@@ -45,7 +54,7 @@ func mayReconnect(r *http.Request, p *wire.Problem) bool {
 // endEventStream tells an EventSource when to reconnect. It repeats the client's last id: a
 // client that follows the standard forgets its id after an event without one.
 func (a *API) endEventStream(w http.ResponseWriter, r *http.Request, p *wire.Problem) {
-	e := frame.Event{RetryMS: frame.EventRetry(p), ID: eventStreamOf(r).LastEvent().Append(nil)}
+	e := frame.Event{RetryMS: frame.EventRetry(p), ID: eventsOf(r).Had.Append(nil)}
 	w.Header().Set("Content-Type", frame.EventStream.ContentType())
 	a.writeWhole(w, http.StatusOK, e.Append(nil, wire.Content{End: p}))
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/observe"
+	"github.com/pubsubd/pubsubd/internal/request"
 )
 
 // fields has the values of a block of header fields. It is immutable.
@@ -25,7 +25,7 @@ type fields struct {
 	requestID                         string
 	traceparent, tracestate           string
 	contentLength                     int // -1: none
-	accepts                           app.Accepts
+	accepts                           request.Accepts
 	originIndex                       int         // see cors.Policy
 	isAllowed                         bool        // cors.Policy's CheckPage passes these fields
 	names                             *cors.Names // in force when they allowed the host
@@ -49,7 +49,7 @@ func (p *parser) fieldsOf(block []byte) *fields {
 			return nil
 		}
 		f.names = names
-		f.accepts = app.AcceptsOf(header(f.accept), header(f.acceptEncoding))
+		f.accepts = request.AcceptsOf(header(f.accept), header(f.acceptEncoding))
 		f.originIndex, f.isAllowed = p.lane.cfg.Origins.Index(f.origin), f.pass(p.lane.cfg.Origins)
 		if f.idempotencyKey != "" || f.requestID != "" || f.traceparent != "" {
 			return f // it belongs to one request: in the cache it would replace a block that comes again

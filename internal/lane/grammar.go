@@ -40,7 +40,7 @@ var forms = []struct {
 }
 
 // A request is one request of a form. It refers to the bytes that were read.
-type request struct {
+type parsed struct {
 	form   form
 	name   []byte // the session's id, or the topic
 	query  []byte
@@ -56,7 +56,7 @@ var (
 )
 
 // read reads the request that b begins with.
-func (p *parser) read(b []byte, r *request) form {
+func (p *parser) read(b []byte, r *parsed) form {
 	line, rest, _ := bytes.Cut(b, lineEnd)
 	kind := r.readLine(line)
 	if kind == foreign {
@@ -86,7 +86,7 @@ func (p *parser) read(b []byte, r *request) form {
 }
 
 // readLine reads a request line without its end.
-func (r *request) readLine(line []byte) form {
+func (r *parsed) readLine(line []byte) form {
 	line, ok := bytes.CutSuffix(line, version)
 	if !ok {
 		return foreign

@@ -81,12 +81,12 @@ func TestTheLaneReadsOnlyItsForms(t *testing.T) {
 		}
 		p := newParser()
 		for range 2 { // the second time, the parser knows the block of fields
-			var r request
+			var r parsed
 			require.Equal(t, want, p.read([]byte(text+behind), &r), "%q", text)
 		}
 	}
 	for name, text := range notOurs {
-		var r request
+		var r parsed
 		require.Equal(t, foreign, newParser().read([]byte(text), &r), name)
 	}
 }
@@ -97,7 +97,7 @@ func TestTheLaneReadsAsNetHTTPDoes(t *testing.T) {
 		if form == foreign || form == unfinished {
 			continue
 		}
-		var mine request
+		var mine parsed
 		newParser().read([]byte(text), &mine)
 		theirs, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
 		require.NoError(t, err, "%q", text)
@@ -166,7 +166,7 @@ func wantPasses(t *testing.T, lines string, origins []string, want bool) {
 func TestBlocksOfFieldsAreShared(t *testing.T) {
 	lane := newParser().lane
 	text := []byte("GET /v1/sessions/id/poll HTTP/1.1\r\n" + someFields + "\r\n")
-	var one, two request
+	var one, two parsed
 	require.Equal(t, pollForm, (&parser{lane: lane}).read(text, &one))
 	require.Equal(t, pollForm, (&parser{lane: lane}).read(text, &two))
 	require.Same(t, one.fields, two.fields)
@@ -177,7 +177,7 @@ func TestBlocksOfFieldsAreShared(t *testing.T) {
 func TestBlocksOfOneRequestAreNotCached(t *testing.T) {
 	p := newParser()
 	begin := "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n"
-	var plain, keyed request
+	var plain, keyed parsed
 	require.Equal(t, publishForm, p.read([]byte(begin+"\r\n"), &plain))
 	for _, field := range []string{"Idempotency-Key", "Idempotency-Key", "X-Request-Id", "traceparent"} {
 		require.Equal(t, publishForm, p.read([]byte(begin+field+": k\r\n\r\n"), &keyed))
@@ -193,7 +193,7 @@ func TestTheLaneServesOnlyAllowedHosts(t *testing.T) {
 	p := newParser()
 	text := []byte("GET /v1/poll?topic=a HTTP/1.1\r\nHost: app.example:8080\r\n\r\n")
 	for range 2 {
-		var r request
+		var r parsed
 		require.Equal(t, topicsForm, p.read(text, &r))
 		require.Equal(t, topicsForm, p.read(text, &r), "the fast path")
 		p.lane.cfg.Hosts.Reload([]string{"other.example"})

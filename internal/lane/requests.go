@@ -13,6 +13,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/observe"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -47,7 +48,7 @@ func (c *conn) serve() bool {
 
 // serveNext serves the first request in the buffer.
 func (c *conn) serveNext() {
-	var r request
+	var r parsed
 	switch kind := c.requests.parser.read(c.bytes(), &r); kind {
 	case pollForm, topicsForm:
 		c.servePoll(kind, &r)
@@ -80,38 +81,56 @@ const blanksBehindPost = 4
 
 // servePoll begins one poll. A poll without a session makes one: net/http refuses those from
 // pages of other origins.
-func (c *conn) servePoll(kind form, r *request) {
+func (c *conn) servePoll(kind form, r *parsed) {
 	if kind == topicsForm && !r.fields.isAllowed {
 		c.ending = returning
 		return
 	}
-	var s *session.Session
-	var req transport.Request
-	var err error
-	caller := c.caller(r)
+	a, caller := c.lane.cfg.App, c.caller(r)
 	if kind == topicsForm {
 		c.spend(len(r.query))
-		p := app.TopicPoll{Query: string(r.query), Accepts: r.fields.accepts}
-		if s, req, err = c.lane.cfg.App.PollTopics(app.NoWait, caller, p); errors.Is(err, app.ErrWouldWait) {
-			c.callAside(r, 0, func(ctx context.Context) func(*conn) {
-				s, req, err := c.lane.cfg.App.PollTopics(ctx, caller, p)
-				return func(c *conn) { c.answerPoll(s, req, err) }
+		p := request.TopicPollOf(string(r.query), r.fields.accepts, &caller.Credentials)
+		if a.OpeningWaits(&caller, p.Open.Topics) {
+			caller, p := caller, p // only here are they on the heap
+			c.pollAside(r, func(ctx context.Context) (*session.Session, transport.Request, error) {
+				return pollTopics(ctx, a, caller, p)
 			})
 			return
 		}
-	} else {
-		p := app.Poll{Session: r.name, Known: c.session, Query: r.query, Accepts: r.fields.accepts}
-		if s, req, err = c.lane.cfg.App.Poll(app.NoWait, caller, p); errors.Is(err, app.ErrWouldWait) {
-			again := app.Poll{Session: bytes.Clone(r.name), Known: c.session, Query: bytes.Clone(r.query), Accepts: p.Accepts}
-			c.callAside(r, 0, func(ctx context.Context) func(*conn) {
-				s, req, err := c.lane.cfg.App.Poll(ctx, caller, again)
-				return func(c *conn) { c.answerPoll(s, req, err) }
-			})
-			return
-		}
+		s, req, err := pollTopics(c.lane.life, a, caller, p)
+		c.accept(r, 0)
+		c.answerPoll(s, req, err)
+		return
 	}
+	p := request.PollOf(r.query, r.fields.accepts, &caller.Credentials)
+	if !a.Recognise(&caller) {
+		id, known := bytes.Clone(r.name), c.session
+		caller, p := caller, p // likewise
+		c.pollAside(r, func(ctx context.Context) (*session.Session, transport.Request, error) {
+			return a.Poll(ctx, caller, id, known, p)
+		})
+		return
+	}
+	s, req, err := a.Poll(c.lane.life, caller, r.name, c.session, p)
 	c.accept(r, 0)
 	c.answerPoll(s, req, err)
+}
+
+// pollTopics opens a session for one poll.
+func pollTopics(ctx context.Context, a *app.App, caller app.Caller, p request.TopicPoll) (s *session.Session, req transport.Request, err error) {
+	o, err := a.BeginOpen(ctx, caller, limit.Polls, app.OfQuery)
+	if err != nil {
+		return nil, req, err
+	}
+	return o.Poll(p)
+}
+
+// pollAside begins a poll that has to wait before that.
+func (c *conn) pollAside(r *parsed, poll func(ctx context.Context) (*session.Session, transport.Request, error)) {
+	c.callAside(r, 0, func(ctx context.Context) func(*conn) {
+		s, req, err := poll(ctx)
+		return func(c *conn) { c.answerPoll(s, req, err) }
+	})
 }
 
 // answerPoll begins a poll, or refuses it.
@@ -126,17 +145,18 @@ func (c *conn) answerPoll(s *session.Session, req transport.Request, err error) 
 }
 
 // servePublish serves one publish. net/http refuses those from pages of other origins.
-func (c *conn) servePublish(r *request) {
+func (c *conn) servePublish(r *parsed) {
 	if !r.fields.isAllowed {
 		c.ending = returning
 		return
 	}
 	caller, body, most := c.caller(r), bytes.Clone(r.body), c.lane.cfg.App.Limits().MessageBytes
-	h := app.Head{
+	h := request.Head{
 		Topic: string(r.name), Query: string(r.query),
-		ContentType: app.HeaderOf(header(r.fields.contentType)), IdempotencyKey: app.HeaderOf(header(r.fields.idempotencyKey)),
+		ContentType: request.HeaderOf(header(r.fields.contentType)), IdempotencyKey: request.HeaderOf(header(r.fields.idempotencyKey)),
 	}
 	if !c.lane.cfg.App.Recognise(&caller) {
+		caller := caller // only here is it on the heap
 		c.callAside(r, blanksBehindPost, func(ctx context.Context) func(*conn) {
 			var published wire.Published
 			p, m, err := beginPublish(ctx, c.lane.cfg.App, caller, h, body, most)
@@ -168,11 +188,11 @@ func (c *conn) servePublish(r *request) {
 }
 
 // beginPublish begins a publish, and returns its message.
-func beginPublish(ctx context.Context, a *app.App, caller app.Caller, h app.Head, body []byte, most int) (p app.Publish, m *app.Message, err error) {
+func beginPublish(ctx context.Context, a *app.App, caller app.Caller, h request.Head, body []byte, most int) (p app.Publish, m *request.Message, err error) {
 	if p, err = a.BeginPublish(ctx, caller, h.Topic); err != nil {
 		return p, nil, err
 	}
-	if m, err = app.MessageOf(h); err == nil {
+	if m, err = request.MessageOf(h); err == nil {
 		err = m.SetPayload(body, most)
 	}
 	return p, m, err
@@ -200,7 +220,7 @@ func (c *conn) writePublished(published wire.Published) {
 }
 
 // caller returns the sender of a request.
-func (c *conn) caller(r *request) app.Caller {
+func (c *conn) caller(r *parsed) app.Caller {
 	c.who = c.counted.Who(header(r.fields.forwardedFor))
 	return app.Caller{Credentials: auth.Credentials{Authorization: r.fields.authorization}, Who: c.who}
 }
@@ -214,7 +234,7 @@ func header(value string) []string {
 }
 
 // accept notes that the lane serves a request, and how many blanks may follow it.
-func (c *conn) accept(r *request, blanks int) {
+func (c *conn) accept(r *parsed, blanks int) {
 	c.requests.served++
 	c.requests.blanks = blanks
 	c.origin, c.requestID = r.fields.originIndex, r.fields.requestID
@@ -226,7 +246,7 @@ func (c *conn) accept(r *request, blanks int) {
 }
 
 // beginEntry begins the entry of a request in the access log, if the log selects it.
-func (c *conn) beginEntry(r *request) {
+func (c *conn) beginEntry(r *parsed) {
 	e := c.lane.cfg.AccessLog.Begin()
 	if e == nil {
 		return
@@ -247,7 +267,7 @@ func (c *conn) beginEntry(r *request) {
 // callAside makes a call that waits in a goroutine. Then the loop runs the function that
 // the call returned. Meanwhile the connection serves nothing else. ctx ends when the
 // client leaves.
-func (c *conn) callAside(r *request, blanks int, call func(ctx context.Context) (answer func(*conn))) {
+func (c *conn) callAside(r *parsed, blanks int, call func(ctx context.Context) (answer func(*conn))) {
 	c.accept(r, blanks)
 	c.state = waiting
 	ctx := observe.Continue(c.makeWaiter().client, r.fields.traceparent, r.fields.tracestate)

@@ -11,6 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
@@ -22,7 +23,8 @@ func (l *Lane) Converse(c net.Conn) *transport.Conversation {
 
 // Open implements transport.Host.
 func (l *Lane) Open(c net.Conn, first []byte) (transport.Duplex, error) {
-	d, err := l.cfg.App.ConnectByItem(l.life, app.Caller{Credentials: auth.Credentials{Certificate: shown(c)}, Who: listen.Counted(c).Who(nil)}, first)
+	caller := app.Caller{Credentials: auth.Credentials{Certificate: shown(c)}, Who: listen.Counted(c).Who(nil)}
+	d, err := l.connect(caller, first)
 	if err == nil {
 		if conn := listen.Of(c); conn != nil {
 			d.Request.Arrival = session.Arrival{At: conn.LastRead(), Client: conn}
@@ -36,6 +38,19 @@ func (l *Lane) Open(c net.Conn, first []byte) (transport.Duplex, error) {
 		return d, p
 	}
 	return d, err
+}
+
+// connect opens the session of a TCP connection, whose first item may be large.
+func (l *Lane) connect(caller app.Caller, first []byte) (d transport.Duplex, err error) {
+	asked := request.ConnectInItem(first, &caller.Credentials)
+	o, err := l.cfg.App.BeginOpen(l.life, caller, limit.Sessions, app.OnTopics(asked.Session))
+	if err == nil && asked.Fault == nil {
+		err = o.Decode(len(first), func() error { return asked.Complete(first, l.cfg.App.MostNamed()) })
+	}
+	if err != nil {
+		return d, err
+	}
+	return o.Connect(asked, "tcp")
 }
 
 // shown returns the certificate that the client has shown, or nil; see listen.Shown.

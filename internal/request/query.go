@@ -1,11 +1,9 @@
-package app
+package request
 
 import (
-	"bytes"
 	"cmp"
-	"context"
+	"encoding/json"
 	"errors"
-	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -19,43 +17,23 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// MaxRequestBytes bounds bodies of requests, other than messages.
-const MaxRequestBytes = 1 << 20
+// MaxBytes bounds bodies of requests, other than messages.
+const MaxBytes = 1 << 20
 
 // TooLarge is the problem of a body of more than limit bytes.
 func TooLarge(limit int) *wire.Problem {
 	return problem.New(wire.CodeMessageTooLarge, "send a smaller body", "a body must have at most %d bytes", limit)
 }
 
-// readTopics decodes a body with topics to subscribe to. If the caller may subscribe to none,
-// it does not read the body.
-func (a *App) readTopics(ctx context.Context, c *Caller, body Body, v any) error {
-	if err := c.grant.AllowSome(auth.Subscribe); err != nil {
-		return err
-	}
-	return a.readJSON(ctx, c, body, v)
-}
-
-// readJSON decodes a body into v, a JSON object with lists of topics. An empty body leaves v
-// as it is.
-func (a *App) readJSON(ctx context.Context, c *Caller, body Body, v any) error {
-	text, err := body(MaxRequestBytes)
-	if err != nil || len(bytes.TrimSpace(text)) == 0 {
-		return err
-	}
-	return a.inTurn(ctx, c, len(text) > largeBody, func() error { return a.decodeTopics(text, v, allNames) })
-}
-
 // decodeTopics is decode for a JSON object with lists of topics. It counts members and topics
-// first. With more than quick topics, but not too many, the error is ErrWouldWait.
-func (a *App) decodeTopics(object []byte, v any, quick int) error {
-	most := a.cfg.Sessions.Config().MostNamed()
+// first. With more than quick topics, but not more than most, the error is ErrLong.
+func decodeTopics(object []byte, v any, most, quick int) error {
 	switch depthOfCommas(object, cbor.MaxMembers, min(most, quick)) {
 	case 1:
 		return errMembers
 	case 2:
 		if quick < most {
-			return ErrWouldWait
+			return ErrLong
 		}
 		return problem.New(wire.CodeTooManySubscriptions, "name fewer topics, or raise limits.subscriptions",
 			"a request must name at most %d topics", most)
@@ -65,33 +43,6 @@ func (a *App) decodeTopics(object []byte, v any, quick int) error {
 
 var errMembers = problem.New(wire.CodeInvalidRequest, "send each member once; see PROTOCOL.md for the members",
 	"a request must have at most %d members", cbor.MaxMembers)
-
-// inTurn calls do. If do takes long, it waits for its turn: to decode 900 KB takes 25 ms, and
-// many at once would keep all cores from deliveries. Addresses get their turns one after the
-// other. If ctx ends first, inTurn returns its error.
-func (a *App) inTurn(ctx context.Context, c *Caller, long bool, do func() error) error {
-	if long {
-		turns := a.cfg.Limiter.Turns()
-		if err := turns.Enter(ctx, c.Who.Client()); err != nil {
-			return err
-		}
-		defer turns.Leave()
-	}
-	return do()
-}
-
-// A call with at most quickNames topics and patterns may be made in a loop. To decode and to join
-// a topic takes 5 µs, and a few times as long in a session with many patterns.
-const (
-	quickNames = 16
-	allNames   = math.MaxInt
-)
-
-// takesLong reports whether a change of subscriptions needs a turn: it names many topics, or a
-// pattern, whose topics must be found.
-func takesLong(add []wire.Start, remove []string) bool {
-	return len(add)+len(remove) > quickNames || slices.ContainsFunc(add, isPattern) || slices.ContainsFunc(remove, wire.IsPattern)
-}
 
 // depthOfCommas returns 1 if a JSON object has as many commas between its members as given.
 // It returns 2 if the lists in the object have as many commas between their elements as
@@ -120,9 +71,17 @@ func depthOfCommas(object []byte, members, elements int) int {
 	return 0
 }
 
-// largeBody is the size in bytes from which bodies are decoded in turn. A body of this size
-// takes 2 ms.
-const largeBody = 64 << 10
+// ErrLong says that a command takes too long to decode for a loop.
+var ErrLong = errors.New("the command takes long to decode")
+
+// InJSON returns a value of an answer in JSON.
+func InJSON(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("BUG: an answer does not marshal: " + err.Error())
+	}
+	return text
+}
 
 // decode decodes one JSON value into v, as wire.UnmarshalStrict does.
 func decode(body []byte, v any) error {
@@ -181,15 +140,15 @@ func (q *query) one(name string) string {
 	return ""
 }
 
-// takeToken makes the parameter token the caller's credentials.
-func (c *Caller) takeToken(q *query) {
+// takeToken makes the parameter token the credentials of the request.
+func (q *query) takeToken(c *auth.Credentials) {
 	if !q.values.Has("token") {
 		return
 	}
 	switch token := q.one("token"); {
 	case token == "":
 		q.fail(problem.New(wire.CodeInvalidRequest, "send a token, or omit the parameter", "token is empty"))
-	case c.Credentials.Authorization != "" || c.Token != "":
+	case c.Authorization != "" || c.Token != "":
 		q.fail(problem.New(wire.CodeInvalidRequest, "send only one of them", "the request has a token in the query and another token"))
 	default:
 		c.Token = token
@@ -322,6 +281,10 @@ func openingOf(topics []wire.Start, client string, echo *bool) (o session.Openin
 	return o, nil
 }
 
-func checkTopic(topic string) error {
-	return problemOf(wire.CheckTopic(topic), wire.CodeInvalidTopic, "see PROTOCOL.md for the rules of names")
+// problemOf returns a problem with err as its detail, or nil if err is nil.
+func problemOf(err error, code wire.Code, remedy string) error {
+	if err == nil {
+		return nil
+	}
+	return problem.New(code, remedy, "%v", err)
 }

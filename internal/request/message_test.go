@@ -1,4 +1,4 @@
-package app
+package request
 
 import (
 	"strings"
@@ -17,7 +17,7 @@ func TestAPublishIsReadFromQueryAndHeaders(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, wire.Message{Position: wire.Position{Topic: "a"}, Type: "text/plain", Client: "a.b:c-d_e", Key: "k", ID: "i d"}, m.Message)
-	require.Equal(t, 2*time.Second, m.ttl)
+	require.Equal(t, 2*time.Second, m.TTL)
 }
 
 // The member publish of a command in CBOR is case-sensitive: encoding/json would ignore case.
@@ -27,7 +27,7 @@ func TestAPublishCommandInCBORIsCaseSensitive(t *testing.T) {
 		command["ref"] = 7
 		item, err := cbor.Marshal(command)
 		require.NoError(t, err)
-		read, err := newApp(t).readCBORCommand(item, allNames)
+		read, err := CommandOf(item, true, 9, 9)
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeInvalidRequest})
 		require.Equal(t, uint64(7), *read.Ref)
 	}
@@ -47,13 +47,13 @@ func TestAMessageChangedByTheHookIsValidated(t *testing.T) {
 		"broken CBOR": {Type: wire.CBORType, Base64: new([]byte{0x82})},
 	} {
 		m := newMessage("a")
-		m.Data, m.Client, m.ttl = []byte("1"), "c", time.Second
+		m.Data, m.Client, m.TTL = []byte("1"), "c", time.Second
 		before := *m
-		require.Error(t, m.become(item, len(large)), name)
+		require.Error(t, m.Become(item, len(large)), name)
 		require.Equal(t, before, *m, name)
 	}
 	m := newMessage("a")
 	m.Client, m.ID = "c", "k"
-	require.NoError(t, m.become(&wire.PublishItem{Type: "text/plain", Text: &large}, len(large)))
+	require.NoError(t, m.Become(&wire.PublishItem{Type: "text/plain", Text: &large}, len(large)))
 	require.Equal(t, []string{"a", "c", "k"}, []string{m.Position.Topic, m.Client, m.ID}, "these stay")
 }

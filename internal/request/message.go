@@ -1,4 +1,4 @@
-package app
+package request
 
 import (
 	"bytes"
@@ -18,9 +18,9 @@ import (
 // adds the payload.
 type Message struct {
 	wire.Message
-	ttl     time.Duration
+	TTL     time.Duration
 	isJSON  bool
-	session string // of the publisher; empty: not stated
+	Session string // of the publisher; empty: not stated
 }
 
 func newMessage(topic string) *Message {
@@ -67,8 +67,8 @@ func (m *Message) readQuery(raw string) error {
 			q.fail(problem.New(wire.CodeInvalidRequest, "use only "+strings.Join(publishParameters, ", "), "a publish takes no parameter %s", wire.Quote(name)))
 		}
 	}
-	m.ttl = time.Duration(q.number("ttl", 1, MaxTTLSeconds, 0)) * time.Second
-	m.session = q.one("session")
+	m.TTL = time.Duration(q.number("ttl", 1, MaxTTLSeconds, 0)) * time.Second
+	m.Session = q.one("session")
 	m.Key = strings.Clone(q.one("key")) // a substring would keep the whole request line
 	q.fail(checkKey(m.Key))
 	if m.Client = strings.Clone(q.one("client")); q.values.Has("client") {
@@ -121,10 +121,10 @@ func (m *Message) setCBOR(body []byte) error {
 	return nil
 }
 
-// become replaces m by item, which must follow the rules of a publish. Topic, client and id
+// Become replaces m by item, which must follow the rules of a publish. Topic, client and id
 // stay. After an error, m is unchanged.
-func (m *Message) become(item *wire.PublishItem, most int) error {
-	other, err := messageOfItem(item, most)
+func (m *Message) Become(item *wire.PublishItem, most int) error {
+	other, err := MessageOfItem(item, most)
 	if err != nil {
 		return err
 	}
@@ -192,8 +192,8 @@ func mediaTypeOf(given Header) (mediaType string, isJSON bool, err error) {
 	return strings.Clone(mediaType), false, nil
 }
 
-// messageOfItem returns the message of one of many, or of a command.
-func messageOfItem(item *wire.PublishItem, most int) (*Message, error) {
+// MessageOfItem returns the message of one of many, or of a command.
+func MessageOfItem(item *wire.PublishItem, most int) (*Message, error) {
 	m := newMessage(item.Topic)
 	mediaType, body, err := payloadOf(item)
 	if err != nil {
@@ -231,7 +231,7 @@ func (m *Message) takeMembers(item *wire.PublishItem) error {
 		if *ttl < 1 || *ttl > MaxTTLSeconds {
 			return outside("ttl", strconv.FormatUint(*ttl, 10), 1, MaxTTLSeconds)
 		}
-		m.ttl = time.Duration(*ttl) * time.Second
+		m.TTL = time.Duration(*ttl) * time.Second
 	}
 	if item.Client != nil {
 		if err := checkClient(*item.Client); err != nil {

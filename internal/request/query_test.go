@@ -1,0 +1,168 @@
+package request
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
+)
+
+// undecodable must not be decoded.
+type undecodable struct{}
+
+func (*undecodable) UnmarshalJSON([]byte) error { panic("decoded") }
+
+// The members and topics in a body, a first item and a command are counted before they are
+// decoded.
+func TestABodyWithTooManyTopicsIsNotDecoded(t *testing.T) {
+	for text, commas := range map[string]struct{ members, topics int }{
+		`{}`: {0, 0},
+		`{"topics":["a"],"client":"x","ack":true}`:                       {2, 0},
+		`{"topics":["a","b","c"],"client":"x","ack":true}`:               {2, 2},
+		`{"add":["a","b"],"remove":["c","d"]}`:                           {1, 2},
+		`{"topics":["a,[\"{,","b\\"],"client":"a,b"}`:                    {1, 1},
+		` { "topics" : [ {"topic":"a","max_rate":"1/s"} , "b", "c" ] } `: {0, 2},
+		`{"topics":["a"` + strings.Repeat(`,"a"`, 9) + `]}`:              {0, 9},
+		`{"add":["a"]` + strings.Repeat(`,"add":["a"]`, 9) + `}`:         {9, 0},
+	} {
+		const never = 100
+		for n := 1; n < 12; n++ {
+			require.Equal(t, commas.members >= n, depthOfCommas([]byte(text), n, never) == 1, "%s, %d", text, n)
+			require.Equal(t, commas.topics >= n, depthOfCommas([]byte(text), never, n) == 2, "%s, %d", text, n)
+		}
+	}
+	const most = 100
+	d := undecodable{}
+	many := `{"topics":["a"` + strings.Repeat(`,"a"`, most) + `]}`
+	require.ErrorIs(t, decodeBody([]byte(many), &d, most), &wire.Problem{Code: wire.CodeTooManySubscriptions})
+	require.ErrorContains(t, new(Connect).Complete(cbor.AppendFromJSON(nil, []byte(many)), most), "must name at most", "the first item of a TCP connection")
+
+	command, err := CommandOf([]byte(`{"ref":7,"subscribe"`+strings.TrimPrefix(many, `{"topics"`)), false, most, most)
+	require.ErrorContains(t, err, "must name at most", "a command")
+	require.Equal(t, &wire.Command{Ref: new(uint64(7))}, command)
+
+	repeated := `{"ref":7` + strings.Repeat(`,"subscribe":["x"]`, cbor.MaxMembers) + `}`
+	require.ErrorIs(t, decodeBody([]byte(repeated), &d, most), errMembers)
+	for name, read := range map[string]func() (*wire.Command, error){
+		"JSON": func() (*wire.Command, error) { return CommandOf([]byte(repeated), false, most, most) },
+		"CBOR": func() (*wire.Command, error) {
+			member := cbor.AppendText(cbor.AppendText(nil, "auth"), "t")
+			return CommandOf(append(cbor.AppendHead(nil, cbor.Map, cbor.MaxMembers+1), bytes.Repeat(member, cbor.MaxMembers+1)...), true, most, most)
+		},
+	} {
+		command, err := read()
+		require.ErrorContains(t, err, "at most 32", name)
+		require.Nil(t, command, "%s: it ends the connection", name)
+	}
+}
+
+// Whatever reads a request refuses members in other cases, members that appear twice, and null.
+func TestEveryRequestIsReadStrictly(t *testing.T) {
+	inCBOR := func(text string) []byte { return cbor.AppendFromJSON(nil, []byte(text)) } // with a member twice, no map
+	many := func(mediaType, body string) error {
+		form, err := ManyFormOf(Head{ContentType: Header{mediaType, 1}})
+		if err != nil {
+			return err
+		}
+		items, err := form.Split([]byte(body))
+		for _, raw := range items {
+			item, err := form.Item(raw)
+			if err == nil {
+				_, err = MessageOfItem(item, 100)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return err
+	}
+	command := func(raw []byte, binary bool) error { _, err := CommandOf(raw, binary, 9, 9); return err }
+	for name, asked := range map[string]struct {
+		member, value string
+		read          func(text string) error
+	}{
+		"session":          {"client", `"c"`, func(text string) error { _, err := OpeningOf([]byte(text), 9); return err }},
+		"start":            {"topic", `"a"`, func(text string) error { _, err := OpeningOf([]byte(`{"topics":[`+text+`]}`), 9); return err }},
+		"change":           {"add", `["a"]`, func(text string) error { _, err := ChangeOf([]byte(text), 9); return err }},
+		"poll":             {"topics", `["a"]`, func(text string) error { return TopicPollInBody("", Accepts{}, []byte(text), 9).Fault }},
+		"many in an array": {"data", "1", func(text string) error { return many("application/json", `[{"topic":"a",`+text[1:]+"]") }},
+		"many in lines":    {"data", "1", func(text string) error { return many("application/x-ndjson", `{"topic":"a",`+text[1:]) }},
+		"many in CBOR": {"data", "1", func(text string) error {
+			return many("application/cbor-seq", string(inCBOR(`{"topic":"a",`+text[1:])))
+		}},
+		"command":         {"subscribe", `["a"]`, func(text string) error { return command([]byte(text), false) }},
+		"command in CBOR": {"subscribe", `["a"]`, func(text string) error { return command(inCBOR(text), true) }},
+		"publish in CBOR": {"publish", `{"topic":"a","data":1}`, func(text string) error { return command(inCBOR(text), true) }},
+		"first item":      {"topics", `["a"]`, func(text string) error { return new(Connect).Complete(inCBOR(text), 9) }},
+		"revocation":      {"session", "1000", func(text string) error { _, err := RevokeOf([]byte(text)); return err }},
+	} {
+		t.Log(name)
+		object := func(members ...string) string { return "{" + strings.Join(members, ",") + "}" }
+		is := fmt.Sprintf("%q:%s", asked.member, asked.value)
+		other := strings.Replace(is, asked.member, strings.ToUpper(asked.member), 1)
+		require.NoError(t, asked.read(object(is)))
+		require.ErrorContains(t, asked.read(object(other)), "unknown field")
+		require.ErrorContains(t, asked.read(object(is, other)), "unknown field")
+		require.Error(t, asked.read(object(is, is)))
+		if asked.member != "data" { // null is a payload
+			require.Error(t, asked.read(object(fmt.Sprintf("%q:null", asked.member))))
+		}
+	}
+	require.ErrorContains(t, many("application/json", `[{"topic":"a","type":"a/b","base64":"aG\nk="}]`), "illegal character")
+	require.ErrorContains(t, many("application/json", `[{"topic":"a","data":{"a":1,"a":2}}]`), string(wire.CodeInvalidBody))
+	require.ErrorContains(t, many("application/json", `[{"topic":"a","type":"json","text":"1"}]`), string(wire.CodeUnsupportedType))
+
+	named, err := CommandOf([]byte(`{"ref":7,"REF":8,"ping":true}`), false, 9, 9)
+	require.ErrorContains(t, err, "unknown field")
+	require.EqualValues(t, 7, *named.Ref, "the reply has the ref of that name")
+}
+
+func TestAProblemShowsCharactersAndNotBytes(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"topics":[é]}`:        "invalid character 'é' at start of value",
+		`{"topics":[x]}`:        "invalid character 'x' at start of value",
+		"{\"client\":\"\x01\"}": `invalid character '\x01' in string`,
+		`{"topics":`:            "unexpected EOF",
+		`{"topïcs":[]}`:         `unknown field "topïcs"`,
+	} {
+		require.ErrorContains(t, decode([]byte(body), new(wire.OpenRequest)), want)
+	}
+}
+
+func TestAValueOfTheWrongTypeIsQuoted(t *testing.T) {
+	for value, detail := range map[string]string{
+		"0.5":                          `"ttl" cannot be 0.5`,
+		"-1":                           `"ttl" cannot be -1`,
+		"1" + strings.Repeat("9", 400): `"ttl" cannot be 1` + strings.Repeat("9", 63) + "…",
+		`"x"`:                          `"ttl" cannot be of the type string`,
+	} {
+		var into struct {
+			TTL *uint64 `json:"ttl"`
+		}
+		require.ErrorContains(t, decode([]byte(`{"ttl":`+value+`}`), &into), "the body cannot be read: "+detail)
+	}
+	require.Equal(t, `ttl must be 1 to 9; got "0.5"`, outside("ttl", "0.5", 1, 9).Detail)
+}
+
+// A publisher, or the hook, that states an identity gets the error for an unknown member.
+func TestNobodyCanStateAnIdentity(t *testing.T) {
+	for _, member := range []string{`"by":"bob"`, `"By":"bob"`, `"claims":{}`} {
+		_, err := readItem([]byte(`{"topic":"id.a","data":1,` + member + `}`))
+		require.ErrorContains(t, err, "unknown field", member)
+		_, err = CommandOf([]byte(`{"publish":{"topic":"id.a","data":1,`+member+`}}`), false, 9, 9)
+		require.ErrorContains(t, err, "unknown field", member)
+	}
+	for _, member := range []string{"626279 63626f62", "66636c61696d73 a0"} {
+		item := "a3 65746f706963 6469642e61 6464617461 01" + member
+		b, err := hex.DecodeString(strings.ReplaceAll(item, " ", ""))
+		require.NoError(t, err)
+		_, err = readCBORItem(b)
+		require.ErrorContains(t, err, "unknown field", member)
+	}
+}
