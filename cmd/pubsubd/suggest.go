@@ -8,8 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/pubsubd/pubsubd/internal/config"
 )
 
 // flagError makes the error of a command's flags a usage error with a suggestion. After an
@@ -21,7 +19,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok && wanted[wrong.GetFlag().Value.Type()] != "" {
 		return seeHelp(cmd, fmt.Errorf("--%s %q: want %s", wrong.GetFlag().Name, wrong.GetValue(), wanted[wrong.GetFlag().Value.Type()]))
 	}
-	return seeHelp(cmd, config.FlagError(err))
+	return seeHelp(cmd, err)
 }
 
 // wanted has what the value of a flag must be, by the flag's type.

@@ -103,7 +103,7 @@ func (f *yamlFile) entry(path string, k ast.MapKeyNode, v ast.Node) {
 	case name == rulesKey || slices.ContainsFunc(f.settings, func(s setting) bool { return strings.HasPrefix(s.key, name+".") }):
 		f.section(name, v)
 	default:
-		f.fail(f.at(k), name, "is not a setting%s", cmp.Or(otherScopes(name, key), seeSettings))
+		f.fail(f.at(k), name, "is not a setting"+seeSettings)
 	}
 }
 

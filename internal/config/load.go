@@ -3,7 +3,6 @@ package config
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -11,8 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
-
-	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
 // A Loader reads the configuration from the file, the environment and the flags it
@@ -51,15 +48,6 @@ func (t *flagText) Set(text string) error { t.text = text; return nil }
 func (t *flagText) String() string        { return t.text }
 func (t *flagText) Type() string          { return t.kind }
 
-// FlagError adds to pflag's error about an unknown flag what to use instead, if it is the rate of
-// a scope that its kind does not have.
-func FlagError(err error) error {
-	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		return fmt.Errorf("%w%s", err, otherScopes("--"+unknown.GetSpecifiedName(), dashed))
-	}
-	return err
-}
-
 // Load reads all sources. It returns the Config and where each setting came from. environ
 // is as os.Environ returns it. The error joins one *Error for each mistake; the Config is
 // useless then. Each call reads the file again.
@@ -87,11 +75,10 @@ func newReading(c *Config) *reading {
 	return &reading{settings: settings(c), rules: make(map[string]*rule), origin: make(map[string]string)}
 }
 
-// A naming is how a source names settings: key, dashed or setting.env.
+// A naming is how a source names settings: key or setting.env.
 type naming func(setting) string
 
-func key(s setting) string    { return s.key }
-func dashed(s setting) string { return "--" + s.flag() }
+func key(s setting) string { return s.key }
 
 // find returns the setting of that name.
 func (r *reading) find(by naming, name string) (setting, bool) {
@@ -104,24 +91,6 @@ func (r *reading) find(by naming, name string) (setting, bool) {
 
 // seeSettings is the remedy for a setting that is not known.
 const seeSettings = ": `pubsubd config doc` describes the settings"
-
-// otherScopes returns a hint if name is the rate per principal of a kind that the daemon
-// counts before it knows the principal. The hint names the rates that the kind has.
-func otherScopes(name string, by naming) string {
-	named := func(kind limit.Kind, scope limit.Scope) string { return by(setting{key: rateKey(kind, scope)}) }
-	for _, kind := range limit.Kinds() {
-		scopes := kind.Scopes()
-		if slices.Contains(scopes, limit.Principal) || name != named(kind, limit.Principal) {
-			continue
-		}
-		var known []string
-		for _, scope := range scopes {
-			known = append(known, named(kind, scope))
-		}
-		return "; use " + enumerate(known, "or") + ", because the principal is not known when these are counted"
-	}
-	return ""
-}
 
 // set gives a setting its text and so overrides weaker sources.
 func (r *reading) set(s setting, text, where string) {
@@ -210,7 +179,7 @@ func (r *reading) readEnvironment(variables map[string]string) {
 func otherVariables(name string) string {
 	begin := envPrefix + strings.ToUpper(rulesKey) + "_"
 	if !strings.HasPrefix(name, begin) {
-		return cmp.Or(otherScopes(name, setting.env), seeSettings)
+		return seeSettings
 	}
 	var ends []string
 	for _, member := range members() {
