@@ -27,7 +27,7 @@ type Credentials struct {
 type Grant struct {
 	Subject         string    // the principal; empty: anonymous
 	TokenID         string    // jti; empty: none
-	Key             [32]byte  // what verified the credentials: see keyPrint; of an API key its SHA-256; zero: anonymous
+	Key             [32]byte  // what verified the credentials: see key; of an API key its SHA-256; zero: anonymous
 	Issued, Expires time.Time // of the token or certificate; zero: an API key or anonymous, never expires
 	Claims          []byte    // public claims of the token, a JSON object; nil: none
 	Rights          Rights

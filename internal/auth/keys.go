@@ -29,21 +29,8 @@ type key struct {
 	id        string // kid; empty: none
 	algorithm jose.SignatureAlgorithm
 	material  any    // a public key or a secret, as go-jose takes it
-	print     digest // of the material
+	print     digest // of the secret, or of the SubjectPublicKeyInfo of the public key, as in certificates
 	whole     digest // of the id and the algorithm, too
-}
-
-// keyPrint identifies a key. Grants remember it, and not the key, which may be secret. For a
-// public key it is the SHA-256 of its SubjectPublicKeyInfo, as in certificates.
-func keyPrint(material any) (digest, error) {
-	text, isSecret := material.([]byte)
-	if !isSecret {
-		var err error
-		if text, err = x509.MarshalPKIXPublicKey(material); err != nil {
-			return digest{}, err
-		}
-	}
-	return sha256.Sum256(text), nil
 }
 
 // Bounds of keys.
@@ -135,7 +122,17 @@ func parsePEM(text []byte) (keys []key, err error) {
 		return nil, err
 	}
 	for _, block := range blocks {
-		k, err := keyOfPEM(block)
+		switch {
+		case strings.HasSuffix(block.Type, "PRIVATE KEY"):
+			return nil, errors.New("holds a private key, which the daemon does not need: name the file of its public key, as `openssl pkey -in FILE -pubout` writes it")
+		case block.Type != "PUBLIC KEY":
+			return nil, fmt.Errorf("holds a block of type %s: %s", wire.Quote(block.Type), wantKeys)
+		}
+		public, err := x509.ParsePKIXPublicKey(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("holds a public key that cannot be read: %w", err)
+		}
+		k, err := newKey("", "", public)
 		if err != nil {
 			return nil, err
 		}
@@ -145,20 +142,6 @@ func parsePEM(text []byte) (keys []key, err error) {
 		return nil, errors.New("holds no key: " + wantKeys)
 	}
 	return keys, nil
-}
-
-func keyOfPEM(block *pem.Block) (key, error) {
-	switch {
-	case strings.HasSuffix(block.Type, "PRIVATE KEY"):
-		return key{}, errors.New("holds a private key, which the daemon does not need: name the file of its public key, as `openssl pkey -in FILE -pubout` writes it")
-	case block.Type != "PUBLIC KEY":
-		return key{}, fmt.Errorf("holds a block of type %s: %s", wire.Quote(block.Type), wantKeys)
-	}
-	public, err := x509.ParsePKIXPublicKey(block.Bytes)
-	if err != nil {
-		return key{}, fmt.Errorf("holds a public key that cannot be read: %w", err)
-	}
-	return newKey("", "", public)
 }
 
 // newKey returns a key. An empty algorithm means the usual one for the type of key.
@@ -174,10 +157,13 @@ func newKey(id, algorithm string, material any) (key, error) {
 	if !slices.Contains(possible, fixed) {
 		return key{}, fmt.Errorf("holds a key whose alg does not fit its type: want one of %v", possible)
 	}
-	thumb, err := keyPrint(material)
-	if err != nil {
-		return key{}, fmt.Errorf("holds a key that cannot be used: %w", err)
+	text, isSecret := material.([]byte)
+	if !isSecret {
+		if text, err = x509.MarshalPKIXPublicKey(material); err != nil {
+			return key{}, fmt.Errorf("holds a key that cannot be used: %w", err)
+		}
 	}
+	thumb := sha256.Sum256(text) // grants remember it, and not the key, which may be secret
 	return key{id, fixed, material, thumb, sha256.Sum256(slices.Concat(thumb[:], []byte(fixed), []byte(" "+id)))}, nil
 }
 

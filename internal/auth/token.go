@@ -130,13 +130,6 @@ func headerOf(token string) (h header, _ error) {
 	if !ok {
 		return h, refuse(malformed, tokenRemedy, "the token's header is not a JSON object in UTF-8 in which each member appears once")
 	}
-	return headerIn(m)
-}
-
-func decode(part string) ([]byte, error) { return base64.RawURLEncoding.Strict().DecodeString(part) }
-
-// headerIn reads a header from its members.
-func headerIn(m members) (h header, _ error) {
 	var isText [4]bool
 	var content string
 	h.algorithm, isText[0] = m.text("alg")
@@ -158,6 +151,8 @@ func headerIn(m members) (h header, _ error) {
 	}
 	return h, nil
 }
+
+func decode(part string) ([]byte, error) { return base64.RawURLEncoding.Strict().DecodeString(part) }
 
 // isType reports whether the header's typ is the wanted one. A prefix application/ and the
 // case do not matter (RFC 7515, section 4.1.9).

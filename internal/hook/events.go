@@ -274,7 +274,9 @@ func (e *Events) next() []event {
 			e.collect()
 			return e.take(cfg.Batch)
 		}
-		n := e.waiting()
+		e.mu.Lock()
+		n := len(e.queue)
+		e.mu.Unlock()
 		if n >= cfg.Batch || n > 0 && waited {
 			return e.take(cfg.Batch)
 		}
@@ -288,12 +290,6 @@ func (e *Events) next() []event {
 		case <-e.closing:
 		}
 	}
-}
-
-func (e *Events) waiting() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.queue)
 }
 
 // take takes the oldest events, at most so many; 0: all.

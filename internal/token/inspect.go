@@ -70,7 +70,9 @@ func (i *Inspection) describe(token string, public []string, now time.Time) {
 		case json.Unmarshal(text, &m) != nil || m == nil:
 			i.add(part, "not a JSON object in which each member appears once: "+string(text))
 		case n == 0:
-			i.describeHeader(m)
+			for _, row := range [][2]string{{"algorithm", "alg"}, {"key id", "kid"}, {"type", "typ"}} {
+				i.add(row[0], m.plain(row[1]))
+			}
 		default:
 			i.describeClaims(m, public, now)
 		}
@@ -80,12 +82,6 @@ func (i *Inspection) describe(token string, public []string, now time.Time) {
 func (i *Inspection) add(name, value string) {
 	if value != "" {
 		i.Says = append(i.Says, [2]string{name, value})
-	}
-}
-
-func (i *Inspection) describeHeader(m members) {
-	for _, row := range [][2]string{{"algorithm", "alg"}, {"key id", "kid"}, {"type", "typ"}} {
-		i.add(row[0], m.plain(row[1]))
 	}
 }
 
