@@ -148,7 +148,18 @@ func (s *Session) unsubscribeLocked() {
 func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next, idle = s.visitLocked(now)
+	if s.parked != nil && s.due <= now.Sub(s.opened) {
+		s.handOverLocked(nil, now)
+	}
+	switch {
+	case s.parked != nil:
+		next = s.opened.Add(s.due)
+	case s.poll != nil || s.ephemeral:
+		next = now.Add(visitEvery)
+	default:
+		next = s.opened.Add(s.active + s.config().InactivityTimeout)
+		idle = !next.After(now)
+	}
 	switch g := s.grant.Load(); {
 	case !g.HasExpired(now):
 		if !g.Expires.IsZero() && g.Expires.Before(next) {
@@ -160,20 +171,6 @@ func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	return next, idle
 }
 
-func (s *Session) visitLocked(now time.Time) (next time.Time, idle bool) {
-	if s.parked != nil && s.due <= now.Sub(s.opened) {
-		s.handOverLocked(nil, now)
-	}
-	switch {
-	case s.parked != nil:
-		return s.opened.Add(s.due), false
-	case s.poll != nil || s.ephemeral:
-		return now.Add(visitEvery), false
-	}
-	next = s.opened.Add(s.active + s.config().InactivityTimeout)
-	return next, !next.After(now)
-}
-
 // Subscriptions returns how many topics and patterns the session has.
 func (s *Session) Subscriptions() int {
 	s.mu.Lock()
@@ -182,7 +179,7 @@ func (s *Session) Subscriptions() int {
 }
 
 // State describes the session for its client: its subscriptions apart, by topic, each as
-// it is when it is asked for.
+// it is when it is asked for, if it is still the session's then.
 func (s *Session) State(now time.Time) (state wire.SessionState, subscriptions iter.Seq[wire.SubscriptionState]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,13 +188,8 @@ func (s *Session) State(now time.Time) (state wire.SessionState, subscriptions i
 		Queued: len(s.queue), Polling: s.poll != nil, IdleMS: s.idleLocked(now),
 		Patterns: slices.Sorted(maps.Keys(s.patterns)),
 	}
-	return state, s.statesOf(s.sortedLocked())
-}
-
-// statesOf returns the states of those of subs that are still the session's when they
-// are asked for.
-func (s *Session) statesOf(subs []*subscription) iter.Seq[wire.SubscriptionState] {
-	return func(yield func(wire.SubscriptionState) bool) {
+	subs := s.sortedLocked()
+	return state, func(yield func(wire.SubscriptionState) bool) {
 		for _, sub := range subs {
 			s.mu.Lock()
 			there := s.subs.get(sub.joined.Topic()) == sub

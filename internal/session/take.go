@@ -16,10 +16,22 @@ import (
 // cannot come. The frames are valid until the next Take. The error is a *wire.Problem if
 // the poll must end, and ctx's if the client has left.
 func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration) ([]*frame.Frame, error) {
-	if err := p.startReading(ctx); err != nil {
-		return nil, err
+	reading := &p.session.reading
+	if !reading.tryTake() { // another poll takes frames
+		if err := p.prepareToWait(); err != nil {
+			return nil, err
+		}
+		for released := reading.released(); !reading.tryTake(); {
+			select {
+			case <-released:
+			case <-p.stop:
+				return nil, p.why
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
 	}
-	defer p.session.reading.release()
+	defer reading.release()
 	p.fresh = false
 	frames, full, err := p.collect(ctx, queued{}, limit)
 	if len(frames) > 0 || full && p.acks == nil || err != nil || wait <= 0 {
@@ -30,27 +42,6 @@ func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration)
 
 // Fresh reports whether the last Take was parked when its frames were published.
 func (p *Poll) Fresh() bool { return p.fresh }
-
-// startReading takes the session's reading, unless the poll ends before.
-func (p *Poll) startReading(ctx context.Context) error {
-	reading := &p.session.reading
-	if reading.tryTake() {
-		return nil
-	}
-	if err := p.prepareToWait(); err != nil {
-		return err
-	}
-	for released := reading.released(); !reading.tryTake(); {
-		select {
-		case <-released:
-		case <-p.stop:
-			return p.why
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
-}
 
 // prepareToWait makes what a poll's goroutine waits on, unless the poll must end. A poll
 // that parks on its connection needs neither, so an idle session does not pay for them.

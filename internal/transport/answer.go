@@ -231,7 +231,14 @@ func (a *Answer) patience(now time.Time) time.Duration {
 
 // write writes one answer, or one part of it.
 func (a *Answer) write(frames []*frame.Frame) (int, error) {
-	lead := a.takeHello(len(frames))
+	var lead []byte
+	if hello := a.hello; hello != nil {
+		a.hello = nil
+		if a.mode == Single || a.mode == Batch { // no other part follows; some clients cannot see a cut
+			hello.Frames = new(len(frames))
+		}
+		lead = a.events.edge(a.format, wire.Content{Hello: hello})
+	}
 	switch {
 	case a.mode == Stream && len(lead)+len(frames) == 0:
 		lead = a.events.heartbeat(a.format)
@@ -249,20 +256,6 @@ func (a *Answer) write(frames []*frame.Frame) (int, error) {
 		a.events.advance(a.poll.Patterns())
 	}
 	return a.events.send(a.to, lead, frames)
-}
-
-// takeHello returns the hello of an answer whose first part has n frames, or nil. A whole
-// answer has no other part. Its hello says so, because some clients cannot see a cut.
-func (a *Answer) takeHello(n int) []byte {
-	hello := a.hello
-	if hello == nil {
-		return nil
-	}
-	a.hello = nil
-	if a.mode == Single || a.mode == Batch {
-		hello.Frames = new(n)
-	}
-	return a.events.edge(a.format, wire.Content{Hello: hello})
 }
 
 // HandOver implements session.Outlet. The sink's owner handles a failed write.
