@@ -30,22 +30,22 @@ type application struct {
 	metrics *metrics.Hook   // of the hook
 	log     *zap.Logger     // of failed calls; clients do not get the reasons
 	logged  rate.Sometimes  // limits the log, since clients can make calls fail
-	dial    dialer          // of all connections
 	life    context.Context // of all calls; ended by Close
 	end     context.CancelFunc
+
+	// dial makes all connections. Tests replace it before the first one.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	inForce atomic.Pointer[server] // until the next Reload
 }
 
-type dialer func(ctx context.Context, network, address string) (net.Conn, error)
-
 // init prepares the application of a hook, whose calls have these outcomes.
-func (a *application) init(hook string, cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger, dial dialer, outcomes ...string) {
-	a.hook, a.slots, a.dial = hook, slots, dial
+func (a *application) init(hook string, cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger, outcomes ...string) {
+	a.hook, a.slots, a.dial = hook, slots, new(net.Dialer).DialContext
 	a.metrics, a.log = m.Hook(hook, outcomes...), log.Named("hook")
 	a.logged = rate.Sometimes{First: loggedAtFirst, Interval: time.Second}
 	a.life, a.end = context.WithCancel(context.Background())
-	a.inForce.Store(newServer(cfg, dial))
+	a.inForce.Store(a.newServer(cfg))
 }
 
 // loggedAtFirst is how many failures are logged before the log is limited to one each
@@ -55,7 +55,7 @@ const loggedAtFirst = 20
 // reload applies cfg to later calls, and reports whether it changed anything. Without a
 // change, connections stay open.
 func (a *application) reload(cfg Config) bool {
-	was, is := a.inForce.Load(), newServer(cfg, a.dial)
+	was, is := a.inForce.Load(), a.newServer(cfg)
 	if was.Config == is.Config {
 		return false
 	}
@@ -140,7 +140,7 @@ const idleTimeout = 4 * time.Second
 // speak HTTP/1.1, so that each call has its own connection. The timeout of a call also
 // bounds connecting: net/http continues that after the call has ended, for minutes if
 // there is no answer, and each attempt uses up one of the connections.
-func newServer(cfg Config, dial dialer) *server {
+func (a *application) newServer(cfg Config) *server {
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	cfg.Calls = cmp.Or(cfg.Calls, DefaultCalls)
 	cfg.MessageBytes = cmp.Or(cfg.MessageBytes, defaultMessageBytes)
@@ -152,7 +152,7 @@ func newServer(cfg Config, dial dialer) *server {
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 			defer cancel()
-			return dial(ctx, network, address)
+			return a.dial(ctx, network, address)
 		},
 		TLSHandshakeTimeout: cfg.Timeout, Protocols: new(http.Protocols),
 		MaxConnsPerHost: cfg.Calls, MaxIdleConns: cfg.Calls, MaxIdleConnsPerHost: cfg.Calls, IdleConnTimeout: idleTimeout,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -49,12 +48,8 @@ type about struct {
 // NewSubscriptions returns the authorize hook. Each call takes a slot. cfg must have been
 // validated.
 func NewSubscriptions(cfg AuthorizeConfig, slots Slots, m *metrics.Metrics, log *zap.Logger) *Subscriptions {
-	return newSubscriptions(cfg, slots, m, log, new(net.Dialer).DialContext)
-}
-
-func newSubscriptions(cfg AuthorizeConfig, slots Slots, m *metrics.Metrics, log *zap.Logger, dial dialer) *Subscriptions {
 	h := &Subscriptions{}
-	h.init(wire.HookAuthorize, cfg.Config, slots, m, log, dial, passed, refused, failed, timeout, overloaded, cached)
+	h.init(wire.HookAuthorize, cfg.Config, slots, m, log, passed, refused, failed, timeout, overloaded, cached)
 	h.about.Store(newAbout(cfg))
 	return h
 }

@@ -131,11 +131,12 @@ func TestAnAgreementIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, m := 0, metrics.New("test")
 		cfg := AuthorizeConfig{Config: Config{URL: "http://app/", Secret: secret}, Topics: []string{">"}, Cache: DefaultCache}
-		h := newSubscriptions(cfg, free{}, m, zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
+		h := NewSubscriptions(cfg, free{}, m, zap.NewNop())
+		h.dial = func(context.Context, string, string) (net.Conn, error) {
 			here, there := net.Pipe()
 			go consentTo(there, func() { calls++ })
 			return here, nil
-		})
+		}
 		defer h.Close()
 		wantCalls := func(want int, s Subscribing) {
 			t.Helper()
@@ -206,11 +207,12 @@ func TestNoMoreSubscriptionsAreAskedThanSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slots, m := make(few, 2), metrics.New("test")
 		cfg := AuthorizeConfig{Config: Config{URL: "http://app/", Secret: secret}, Topics: []string{">"}}
-		h := newSubscriptions(cfg, slots, m, zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
+		h := NewSubscriptions(cfg, slots, m, zap.NewNop())
+		h.dial = func(context.Context, string, string) (net.Conn, error) {
 			here, there := net.Pipe()
 			go func() { _, _ = io.Copy(io.Discard, there) }()
 			return here, nil
-		})
+		}
 		defer h.Close()
 		over := make(chan error)
 		for range 2 {

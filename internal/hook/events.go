@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"math/bits"
-	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -117,17 +116,13 @@ const (
 
 // NewEvents returns the events hook. cfg must have been validated.
 func NewEvents(cfg EventsConfig, topics Topics, m *metrics.Metrics, log *zap.Logger) *Events {
-	return newEvents(cfg, topics, m, log, new(net.Dialer).DialContext)
-}
-
-func newEvents(cfg EventsConfig, topics Topics, m *metrics.Metrics, log *zap.Logger, dial dialer) *Events {
 	e := &Events{
 		topics: topics, daemon: rand.Text(), dead: m.DroppedEvents(queueFull, batchFailed, hookWasClosed),
 		wake: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	e.close = sync.OnceFunc(func() { close(e.closing) })
 	cfg = cfg.WithDefaults()
-	e.init(wire.HookEvents, cfg.Config, nil, m, log, dial, passed, failed, timeout)
+	e.init(wire.HookEvents, cfg.Config, nil, m, log, passed, failed, timeout)
 	e.about.Store(&cfg)
 	return e
 }

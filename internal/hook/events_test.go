@@ -66,11 +66,12 @@ func report(t *testing.T, cfg EventsConfig, tell func(r *reporter)) {
 		r := &reporter{T: t, all: metrics.New("test"), cfg: cfg, answer: func(string, batch) int { return 204 }}
 		verifier, err := webhooks.NewWebhookRaw([]byte(secret))
 		require.NoError(t, err)
-		r.Events = newEvents(cfg, &r.topics, r.all, zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
+		r.Events = NewEvents(cfg, &r.topics, r.all, zap.NewNop())
+		r.Events.dial = func(context.Context, string, string) (net.Conn, error) {
 			here, there := net.Pipe()
 			go r.serve(there, verifier)
 			return here, nil
-		})
+		}
 		go r.Events.Run()
 		tell(r)
 		r.stop(time.Minute)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,12 +18,8 @@ type Publishes struct{ application }
 
 // NewPublishes returns the publish hook. Each call takes a slot. cfg must have been validated.
 func NewPublishes(cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger) *Publishes {
-	return newPublishes(cfg, slots, m, log, new(net.Dialer).DialContext)
-}
-
-func newPublishes(cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger, dial dialer) *Publishes {
 	h := &Publishes{}
-	h.init(wire.HookPublish, cfg, slots, m, log, dial, passed, changed, refused, failed, timeout, overloaded)
+	h.init(wire.HookPublish, cfg, slots, m, log, passed, changed, refused, failed, timeout, overloaded)
 	return h
 }
 

@@ -238,12 +238,13 @@ func TestConnectionsAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // net/http closes a connection if writing the request takes long
 		cfg := Config{URL: "http://app/", Secret: secret}
 		connections := 0
-		h := newPublishes(cfg, free{}, metrics.New("test"), zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
+		h := NewPublishes(cfg, free{}, metrics.New("test"), zap.NewNop())
+		h.dial = func(context.Context, string, string) (net.Conn, error) {
 			connections++
 			here, there := net.Pipe()
 			go consent(there)
 			return here, nil
-		})
+		}
 		defer h.Close()
 		wantConnections := func(want int) {
 			t.Helper()
@@ -311,11 +312,12 @@ func (f few) Leave() { <-f }
 func newStage(cfg Config, slots Slots) (*Publishes, *metrics.Metrics) {
 	cfg.URL, cfg.Secret = "http://app/", secret
 	m := metrics.New("test")
-	h := newPublishes(cfg, slots, m, zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
+	h := NewPublishes(cfg, slots, m, zap.NewNop())
+	h.dial = func(context.Context, string, string) (net.Conn, error) {
 		here, there := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, there) }()
 		return here, nil
-	})
+	}
 	return h, m
 }
 
@@ -401,13 +403,14 @@ func TestAnApplicationThatIsReachableAgainIsAsked(t *testing.T) {
 	d.answers(says(http.StatusOK, "{}"))
 	var away atomic.Bool
 	away.Store(true)
-	h := newPublishes(d.cfg, free{}, metrics.New("test"), zap.NewNop(), func(ctx context.Context, network, address string) (net.Conn, error) {
+	h := NewPublishes(d.cfg, free{}, metrics.New("test"), zap.NewNop())
+	h.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if away.Load() {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
 		return new(net.Dialer).DialContext(ctx, network, address)
-	})
+	}
 	defer h.Close()
 	ask := func() error {
 		return h.Publish(t.Context(), Principal{}, message("a"), 0, func(*wire.PublishItem) error { return nil })
@@ -426,7 +429,8 @@ func TestAConnectionWithoutAHandshakeIsClosed(t *testing.T) {
 	d.cfg.URL = "https://127.0.0.1/"
 	near, far := net.Pipe()
 	require.NoError(t, far.SetReadDeadline(time.Now().Add(30*time.Second)))
-	h := newPublishes(d.cfg, free{}, metrics.New("test"), zap.NewNop(), func(context.Context, string, string) (net.Conn, error) { return near, nil })
+	h := NewPublishes(d.cfg, free{}, metrics.New("test"), zap.NewNop())
+	h.dial = func(context.Context, string, string) (net.Conn, error) { return near, nil }
 	defer h.Close()
 	require.Error(t, h.Publish(t.Context(), Principal{}, message("a"), 0, func(*wire.PublishItem) error { return nil }))
 	_, err := io.Copy(io.Discard, far)
