@@ -146,6 +146,7 @@ func TestATornLastLineIsDropped(t *testing.T) {
 			l := mustOpen(t, path)
 			require.EqualValues(t, n+len(tail)-len(first), l.found.Torn)
 			require.NoError(t, l.add("cid"))
+			require.Zero(t, l.changes, "nothing else has changed the file")
 			l = l.reopen()
 			require.Equal(t, []string{"ann", "cid"}, l.names)
 			l.Close()
@@ -192,4 +193,32 @@ func TestAJournalIsWrittenAnewWhenMostLinesAreStale(t *testing.T) {
 	require.Less(t, strings.Count(string(text), "\n"), 2*maxStaleLines)
 	names := l.reopen().names
 	require.Equal(t, fmt.Sprint(3*maxStaleLines-1), names[len(names)-1])
+}
+
+// Something else changes the file, or puts another into its place, and keeps its time.
+func TestAJournalThatIsChangedIsWrittenAnew(t *testing.T) {
+	for name, change := range map[string]func(path string, text []byte) error{
+		"extended":  func(path string, text []byte) error { return os.WriteFile(path, append(text, text...), 0o600) },
+		"shortened": func(path string, text []byte) error { return os.Truncate(path, int64(len(text)-1)) },
+		"replaced": func(path string, text []byte) error {
+			return errors.Join(os.WriteFile(path+".other", text, 0o600), os.Rename(path+".other", path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "names")
+			l := mustOpen(t, path)
+			require.NoError(t, l.add("ann"))
+			require.False(t, l.Check())
+			require.Zero(t, l.changes)
+			was, err := os.Stat(path)
+			require.NoError(t, err)
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NoError(t, change(path, text))
+			require.NoError(t, os.Chtimes(path, was.ModTime(), was.ModTime()))
+			require.NoError(t, l.add("bob"))
+			require.Equal(t, 1, l.changes)
+			require.Equal(t, []string{"ann", "bob"}, l.reopen().names)
+		})
+	}
 }
