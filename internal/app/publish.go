@@ -68,7 +68,13 @@ func (a *App) BeginPublish(ctx context.Context, c Caller, topic string) (p Publi
 	if err := a.admit(ctx, &p.caller, limit.Publishes); err != nil {
 		return p, err
 	}
-	return p, a.mayPublish(&p.caller, p.to, topic)
+	if err := a.mayUse(&p.caller, auth.Publish, topic); err != nil {
+		return p, err
+	}
+	if err := a.cfg.Limiter.AdmitTopic(p.to.Rule().Pattern, p.caller.Who); err != nil || p.to.Exists() {
+		return p, err
+	}
+	return p, a.cfg.Limiter.Admit(limit.Topics, 1, p.caller.Who)
 }
 
 // beginItem is BeginPublish for one of many messages, or for a command. It returns its message, too.
@@ -86,8 +92,17 @@ func (a *App) beginItem(ctx context.Context, c Caller, item *wire.PublishItem) (
 func (p *Publish) Send(m *request.Message) (published wire.Published, over bool, err error) {
 	over = true
 	defer p.app.recovered(&err)
-	if p.pending, err = p.app.countPending(&p.caller, m.Session); err != nil { // one that waits for a slot counts
-		return published, over, err
+	if m.Session != "" { // it counts among those that its session has in flight, also while it waits for a slot
+		holder := p.caller
+		s, err := p.app.sessionToReceive(&holder, limit.Publishes, m.Session)
+		if err != nil {
+			return published, over, err
+		}
+		if n := s.Pending.Add(1); n > int64(p.app.cfg.Limiter.Config().PendingMessages) {
+			s.Pending.Add(-1)
+			return published, over, p.app.cfg.Limiter.TooManyPending(p.caller.Who)
+		}
+		p.pending = &s.Pending
 	}
 	p.m = m
 	p.ctx, p.span = p.app.cfg.Traces.Publish(p.ctx, m.Position.Topic)
@@ -250,36 +265,4 @@ func (p *Publish) wait() (err error) {
 	case <-p.ctx.Done():
 		return p.ctx.Err()
 	}
-}
-
-// mayPublish checks the name, the permission, and the rates of the topic.
-func (a *App) mayPublish(c *Caller, to broker.Route, topic string) error {
-	if err := a.mayUse(c, auth.Publish, topic); err != nil {
-		return err
-	}
-	if err := a.cfg.Limiter.AdmitTopic(to.Rule().Pattern, c.Who); err != nil {
-		return err
-	}
-	if to.Exists() {
-		return nil
-	}
-	return a.cfg.Limiter.Admit(limit.Topics, 1, c.Who)
-}
-
-// countPending adds a publish to those that its session has in flight, if it names a
-// session. The caller subtracts it from pending.
-func (a *App) countPending(c *Caller, id string) (pending *atomic.Int64, err error) {
-	if id == "" {
-		return nil, nil
-	}
-	holder := *c
-	s, err := a.sessionToReceive(&holder, limit.Publishes, id)
-	if err != nil {
-		return nil, err
-	}
-	if n := s.Pending.Add(1); n > int64(a.cfg.Limiter.Config().PendingMessages) {
-		s.Pending.Add(-1)
-		return nil, a.cfg.Limiter.TooManyPending(c.Who)
-	}
-	return &s.Pending, nil
 }

@@ -84,17 +84,21 @@ func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) 
 	return long.end()
 }
 
+// decoded reads r's body, and decodes it, in turn if it is large.
+func decoded[T any](a *API, w http.ResponseWriter, r *http.Request, o *app.Opening, decode func(body []byte, most int) (T, error)) (v T, err error) {
+	body, err := readBody(w, r, request.MaxBytes)
+	if err == nil {
+		err = o.Decode(len(body), func() (err error) { v, err = decode(body, a.App.MostNamed()); return err })
+	}
+	return v, err
+}
+
 func (a *API) openSession(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	o, err := a.App.BeginOpen(r.Context(), c, limit.Sessions, app.OfBody)
 	if err != nil {
 		return err
 	}
-	body, err := readBody(w, r, request.MaxBytes)
-	if err != nil {
-		return err
-	}
-	var asked session.Opening
-	err = o.Decode(len(body), func() (err error) { asked, err = request.OpeningOf(body, a.App.MostNamed()); return err })
+	asked, err := decoded(a, w, r, &o, request.OpeningOf)
 	if err != nil {
 		return err
 	}
@@ -111,12 +115,7 @@ func (a *API) changeSession(w http.ResponseWriter, r *http.Request, c app.Caller
 	if err != nil {
 		return err
 	}
-	body, err := readBody(w, r, request.MaxBytes)
-	if err != nil {
-		return err
-	}
-	var asked wire.ChangeRequest
-	err = change.Decode(len(body), func() (err error) { asked, err = request.ChangeOf(body, a.App.MostNamed()); return err })
+	asked, err := decoded(a, w, r, &change.Opening, request.ChangeOf)
 	if err != nil {
 		return err
 	}
@@ -222,13 +221,8 @@ func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, c app.Caller) e
 		return err
 	}
 	if on == app.OfBody {
-		body, err := readBody(w, r, request.MaxBytes)
-		if err != nil {
-			return err
-		}
-		err = o.Decode(len(body), func() error {
-			p = request.TopicPollInBody(r.URL.RawQuery, acceptsOf(r), body, a.App.MostNamed())
-			return nil
+		p, err = decoded(a, w, r, &o, func(body []byte, most int) (request.TopicPoll, error) {
+			return request.TopicPollInBody(r.URL.RawQuery, acceptsOf(r), body, most), nil
 		})
 		if err != nil {
 			return err

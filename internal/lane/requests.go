@@ -150,16 +150,17 @@ func (c *conn) servePublish(r *parsed) {
 		c.ending = returning
 		return
 	}
-	caller, body, most := c.caller(r), bytes.Clone(r.body), c.lane.cfg.App.Limits().MessageBytes
+	a, caller, body := c.lane.cfg.App, c.caller(r), bytes.Clone(r.body)
 	h := request.Head{
 		Topic: string(r.name), Query: string(r.query),
-		ContentType: request.HeaderOf(header(r.fields.contentType)), IdempotencyKey: request.HeaderOf(header(r.fields.idempotencyKey)),
+		ContentType:    request.Header{Value: r.fields.contentType, Count: min(len(r.fields.contentType), 1)},
+		IdempotencyKey: request.Header{Value: r.fields.idempotencyKey, Count: min(len(r.fields.idempotencyKey), 1)},
 	}
-	if !c.lane.cfg.App.Recognise(&caller) {
+	if !a.Recognise(&caller) {
 		caller := caller // only here is it on the heap
 		c.callAside(r, blanksBehindPost, func(ctx context.Context) func(*conn) {
 			var published wire.Published
-			p, m, err := beginPublish(ctx, c.lane.cfg.App, caller, h, body, most)
+			p, m, err := beginPublish(ctx, a, caller, h, body)
 			if err == nil {
 				published, err = p.Await(m)
 			}
@@ -169,8 +170,8 @@ func (c *conn) servePublish(r *parsed) {
 	}
 	ctx := c.lane.cfg.Traces.Continue(c.lane.life, r.fields.traceparent, r.fields.tracestate)
 	c.accept(r, blanksBehindPost)
-	p, m, err := beginPublish(ctx, c.lane.cfg.App, caller, h, body, most)
 	published, over := wire.Published{}, true
+	p, m, err := beginPublish(ctx, a, caller, h, body)
 	if err == nil {
 		published, over, err = p.Send(m)
 	}
@@ -188,12 +189,12 @@ func (c *conn) servePublish(r *parsed) {
 }
 
 // beginPublish begins a publish, and returns its message.
-func beginPublish(ctx context.Context, a *app.App, caller app.Caller, h request.Head, body []byte, most int) (p app.Publish, m *request.Message, err error) {
+func beginPublish(ctx context.Context, a *app.App, caller app.Caller, h request.Head, body []byte) (p app.Publish, m *request.Message, err error) {
 	if p, err = a.BeginPublish(ctx, caller, h.Topic); err != nil {
 		return p, nil, err
 	}
 	if m, err = request.MessageOf(h); err == nil {
-		err = m.SetPayload(body, most)
+		err = m.SetPayload(body, a.Limits().MessageBytes)
 	}
 	return p, m, err
 }

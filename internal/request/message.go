@@ -23,10 +23,6 @@ type Message struct {
 	Session string // of the publisher; empty: not stated
 }
 
-func newMessage(topic string) *Message {
-	return &Message{Message: wire.Message{Position: wire.Position{Topic: topic}}}
-}
-
 // A Head is what a publish over HTTP states beside its body.
 type Head struct {
 	Topic, Query                string // the query is raw; many messages name their topics
@@ -50,12 +46,21 @@ func HeaderOf(values []string) Header {
 
 // MessageOf returns the message of a publish without its payload; see PROTOCOL.md, Publishing.
 func MessageOf(h Head) (m *Message, err error) {
-	m = newMessage(h.Topic)
+	m = &Message{Message: wire.Message{Position: wire.Position{Topic: h.Topic}}}
 	if m.Type, m.isJSON, err = mediaTypeOf(h.ContentType); err != nil {
 		return nil, err
 	}
-	if m.ID, err = idOf(h.IdempotencyKey); err != nil || h.Query == "" {
-		return m, err
+	switch given := h.IdempotencyKey; given.Count {
+	case 0:
+	case 1:
+		if m.ID, err = parseIdempotencyKey(given.Value); err != nil {
+			return nil, badID(err)
+		}
+	default:
+		return nil, problem.New(wire.CodeInvalidRequest, "send one", "a request must have at most one Idempotency-Key header; got %d", given.Count)
+	}
+	if h.Query == "" {
+		return m, nil
 	}
 	return m, m.readQuery(h.Query)
 }
@@ -90,8 +95,9 @@ func (m *Message) SetPayload(body []byte, most int) (err error) {
 	}
 	switch {
 	case m.isJSON:
-		m.Data, err = wire.CompactJSON(body)
-		return problemOf(err, wire.CodeInvalidBody, "send one JSON value, or name another Content-Type")
+		if m.Data, err = wire.CompactJSON(body); err != nil {
+			return problemOf(err, wire.CodeInvalidBody, "send one JSON value, or name another Content-Type")
+		}
 	case m.Type == wire.CBORType:
 		return problemOf(m.setCBOR(body), wire.CodeInvalidBody, "send one CBOR item, or name another Content-Type")
 	default:
@@ -144,19 +150,7 @@ func checkClient(client string) error {
 	return problemOf(wire.CheckClient(client), wire.CodeInvalidRequest, "use another client id, such as a UUID, or omit client")
 }
 
-// idOf returns the idempotency key, or "" if there is none.
-func idOf(given Header) (string, error) {
-	switch given.Count {
-	case 0:
-		return "", nil
-	case 1:
-		id, err := parseIdempotencyKey(given.Value)
-		return id, badID(err)
-	}
-	return "", problem.New(wire.CodeInvalidRequest, "send one", "a request must have at most one Idempotency-Key header; got %d", given.Count)
-}
-
-// badID returns the problem for an error of an idempotency key, or nil.
+// badID returns the problem for an error of an idempotency key.
 func badID(err error) error {
 	return problemOf(err, wire.CodeInvalidRequest, "use a new key for each message, such as a UUID, and the same key for each retry")
 }
@@ -194,7 +188,7 @@ func mediaTypeOf(given Header) (mediaType string, isJSON bool, err error) {
 
 // MessageOfItem returns the message of one of many, or of a command.
 func MessageOfItem(item *wire.PublishItem, most int) (*Message, error) {
-	m := newMessage(item.Topic)
+	m := &Message{Message: wire.Message{Position: wire.Position{Topic: item.Topic}}}
 	mediaType, body, err := payloadOf(item)
 	if err != nil {
 		return nil, err

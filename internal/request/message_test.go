@@ -46,13 +46,13 @@ func TestAMessageChangedByTheHookIsValidated(t *testing.T) {
 		"a form":      {Type: "application/x-www-form-urlencoded", Text: new("")},
 		"broken CBOR": {Type: wire.CBORType, Base64: new([]byte{0x82})},
 	} {
-		m := newMessage("a")
+		m := (&Message{Message: wire.Message{Position: wire.Position{Topic: "a"}}})
 		m.Data, m.Client, m.TTL = []byte("1"), "c", time.Second
 		before := *m
 		require.Error(t, m.Become(item, len(large)), name)
 		require.Equal(t, before, *m, name)
 	}
-	m := newMessage("a")
+	m := (&Message{Message: wire.Message{Position: wire.Position{Topic: "a"}}})
 	m.Client, m.ID = "c", "k"
 	require.NoError(t, m.Become(&wire.PublishItem{Type: "text/plain", Text: &large}, len(large)))
 	require.Equal(t, []string{"a", "c", "k"}, []string{m.Position.Topic, m.Client, m.ID}, "these stay")
