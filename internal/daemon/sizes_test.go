@@ -43,7 +43,7 @@ var sizes = []sized{
 	{"bytes of a topic", 255, 0, func(n int) *http.Request {
 		return asking("POST", "/v1/topics/"+strings.Repeat("a", n)+"/messages", "1", jsonText)
 	}, wire.CodeInvalidTopic},
-	{"tokens of a topic", 16, 0, func(n int) *http.Request {
+	{"segments of a topic", 16, 0, func(n int) *http.Request {
 		return asking("POST", "/v1/topics/a"+strings.Repeat(".a", n-1)+"/messages", "1", jsonText)
 	}, wire.CodeInvalidTopic},
 	{"levels of a message in JSON", 64, 0, func(n int) *http.Request {

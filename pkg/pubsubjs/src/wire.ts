@@ -82,7 +82,7 @@ export interface Position {
 /** Reports whether the name has a wildcard. */
 export const isPattern = (name: string) => /[*>]/.test(name);
 
-// The bounds of a presence topic, 16 tokens and 255 characters, are those of the topic that it is about.
+// The bounds of a presence topic, 16 segments and 255 characters, are those of the topic that it is about.
 const validName = /^(_presence\.)?(?!.{256})(([\w-]+|\*)\.){0,15}([\w-]+|\*|>)$/;
 
 /** Throws a Problem if the name is not a valid topic or, where patterns are allowed, a valid pattern. */
