@@ -22,6 +22,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -29,8 +30,8 @@ import (
 // operatorsKey is the key of operators in tests.
 const operatorsKey = "key-of-operators-for-tests"
 
-// admin returns the configuration of the admin listener of a daemon built from cfg.
-func (cfg parts) admin(notReady string) AdminConfig {
+// adminOf returns the configuration of the admin listener of a daemon built from cfg.
+func adminOf(cfg lanetest.Parts, notReady string) AdminConfig {
 	return AdminConfig{
 		App:     app.New(cfg.Config),
 		Metrics: cfg.Metrics.Registry, Sessions: cfg.Sessions, Ready: func() string { return notReady }, LogLevel: zap.NewAtomicLevel(),
@@ -40,15 +41,15 @@ func (cfg parts) admin(notReady string) AdminConfig {
 }
 
 // askAdmin sends a GET request to the admin listener of a daemon built from cfg.
-func askAdmin(cfg parts, path string) *httptest.ResponseRecorder {
-	admin := NewAdmin(cfg.admin("draining"))
+func askAdmin(cfg lanetest.Parts, path string) *httptest.ResponseRecorder {
+	admin := NewAdmin(adminOf(cfg, "draining"))
 	w := httptest.NewRecorder()
 	admin.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 	return w
 }
 
 func TestOperatorsSeeSessionsWithoutTheirIDs(t *testing.T) {
-	cfg := newParts(settings{})
+	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
 	first, _, err := cfg.Sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}}, time.Now())
 	require.NoError(t, err)
@@ -72,7 +73,7 @@ func TestOperatorsSeeSessionsWithoutTheirIDs(t *testing.T) {
 }
 
 func TestTheAdminListenerBeginsWithAPageOfLinks(t *testing.T) {
-	cfg := newParts(settings{})
+	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
 	page := askAdmin(cfg, "/")
 	require.Equal(t, http.StatusOK, page.Code)
@@ -91,7 +92,7 @@ func TestTheAdminListenerBeginsWithAPageOfLinks(t *testing.T) {
 }
 
 func TestSessionsAreListedInKnownOrdersAndBounds(t *testing.T) {
-	cfg := newParts(settings{})
+	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
 	for query, says := range map[string]string{
 		"?sort=size":          "lag or idle",
@@ -111,9 +112,9 @@ func TestSessionsAreListedInKnownOrdersAndBounds(t *testing.T) {
 }
 
 func TestTheAdminListenerClosesAfterARequestThatCouldBeFramedInTwoWays(t *testing.T) {
-	cfg := newParts(settings{})
+	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
-	admin := NewAdmin(cfg.admin(""))
+	admin := NewAdmin(adminOf(cfg, ""))
 	r := httptest.NewRequest("GET", "/livez", nil)
 	r.TransferEncoding = []string{"chunked"}
 	w := httptest.NewRecorder()
@@ -146,9 +147,9 @@ var reads = [][2]string{
 }
 
 func TestOnlyOperatorsChangeSomething(t *testing.T) {
-	cfg := newParts(settings{})
+	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
-	set := cfg.admin("")
+	set := adminOf(cfg, "")
 	none, broken := set, set
 	none.Key = func() ([]byte, error) { return nil, nil }
 	broken.Key = func() ([]byte, error) { return nil, errors.New("no such file") }
@@ -198,14 +199,14 @@ func TestOnlyOperatorsChangeSomething(t *testing.T) {
 
 // Each route of the admin listener is in one of the lists above.
 func TestEveryRouteOfTheAdminListenerIsJudged(t *testing.T) {
-	cfg := newParts(settings{})
+	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
 	judged := map[string]bool{}
 	for _, c := range slices.Concat(changes, reads) {
 		path, _, _ := strings.Cut(c[1], "?")
 		judged[c[0]+" "+path] = true
 	}
-	require.NoError(t, adminRouter(cfg.admin("")).Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
+	require.NoError(t, adminRouter(adminOf(cfg, "")).Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
 		path, err := route.GetPathTemplate()
 		require.NoError(t, err)
 		methods, err := route.GetMethods()
@@ -218,20 +219,20 @@ func TestEveryRouteOfTheAdminListenerIsJudged(t *testing.T) {
 }
 
 // withRevocations gives the daemon a file for revocations, which its sessions heed.
-func withRevocations(t *testing.T, s settings) parts {
+func withRevocations(t *testing.T, s lanetest.Settings) lanetest.Parts {
 	t.Helper()
 	list, err := auth.OpenRevocations(filepath.Join(t.TempDir(), "revocations"), time.Hour, time.Hour, zap.NewNop(), time.Now())
 	require.NoError(t, err)
 	t.Cleanup(list.Close)
-	s.session.Revoked = list.Revoked
-	cfg := newParts(s)
+	s.Session.Revoked = list.Revoked
+	cfg := lanetest.NewParts(s)
 	t.Cleanup(cfg.Broker.Close)
 	cfg.Revocations = list
 	return cfg
 }
 
 func TestOperatorsRevoke(t *testing.T) {
-	cfg := withRevocations(t, settings{})
+	cfg := withRevocations(t, lanetest.Settings{})
 	open := func(g auth.Grant) *session.Session {
 		s, _, err := cfg.Sessions.Open(t.Context(), session.Opening{Grant: &g}, time.Now())
 		require.NoError(t, err)
@@ -245,7 +246,7 @@ func TestOperatorsRevoke(t *testing.T) {
 	ask := func(status int, method, path, body string) string {
 		t.Helper()
 		w := httptest.NewRecorder()
-		NewAdmin(cfg.admin("")).ServeHTTP(w, newRequest(method, path, body, []string{"Authorization: Bearer " + operatorsKey}))
+		NewAdmin(adminOf(cfg, "")).ServeHTTP(w, newRequest(method, path, body, []string{"Authorization: Bearer " + operatorsKey}))
 		require.Equal(t, status, w.Code, w.Body)
 		return w.Body.String()
 	}
@@ -286,9 +287,9 @@ func askAs(admin AdminConfig, unix bool, request [2]string, headers ...string) *
 func TestProfilesAndTheListOfSessionsAreServedRarely(t *testing.T) {
 	for _, path := range []string{"/sessions", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap"} {
 		synctest.Test(t, func(t *testing.T) {
-			cfg := newParts(settings{})
+			cfg := lanetest.NewParts(lanetest.Settings{})
 			defer cfg.Broker.Close()
-			set := cfg.admin("")
+			set := adminOf(cfg, "")
 			admin := NewAdmin(set)
 			ask := func() int {
 				w := httptest.NewRecorder()
@@ -314,12 +315,12 @@ func TestProfilesAndTheListOfSessionsAreServedRarely(t *testing.T) {
 // A profile is bounded in time, and so in what it holds. The lookup of symbols, whose answer is
 // longer than its body, is not served.
 func TestProfilesAreBounded(t *testing.T) {
-	cfg := newParts(settings{})
+	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
 	key := "Authorization: Bearer " + operatorsKey
 	for _, seconds := range []string{"61", "1e9", "-1", "0", "x", "NaN", "%20"} {
 		for _, profile := range []string{"profile", "trace", "goroutine"} {
-			w := askAs(cfg.admin(""), false, [2]string{"GET", "/debug/pprof/" + profile + "?seconds=" + seconds}, key)
+			w := askAs(adminOf(cfg, ""), false, [2]string{"GET", "/debug/pprof/" + profile + "?seconds=" + seconds}, key)
 			require.Equal(t, http.StatusBadRequest, w.Code, seconds)
 			require.Contains(t, w.Body.String(), "above 0 and at most 60")
 		}
@@ -327,10 +328,10 @@ func TestProfilesAreBounded(t *testing.T) {
 	form := "--b\r\nContent-Disposition: form-data; name=\"seconds\"\r\n\r\nx\r\n--b--\r\n"
 	r := newRequest("GET", "/debug/pprof/goroutine", form, []string{"Content-Type: multipart/form-data; boundary=b", key})
 	w := httptest.NewRecorder()
-	NewAdmin(cfg.admin("")).ServeHTTP(w, r)
+	NewAdmin(adminOf(cfg, "")).ServeHTTP(w, r)
 	require.Equal(t, http.StatusOK, w.Code, "a form in the body does not count")
 	for _, method := range []string{"GET", "POST"} {
-		w := askAs(cfg.admin(""), false, [2]string{method, "/debug/pprof/symbol"}, key)
+		w := askAs(adminOf(cfg, ""), false, [2]string{method, "/debug/pprof/symbol"}, key)
 		require.GreaterOrEqual(t, w.Code, http.StatusNotFound, method)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -33,8 +34,8 @@ func TestADeliveryToPagesOfTwoOriginsAllocatesNothing(t *testing.T) {
 
 // As above, with every second subscriber accepting gzip. The message is compressed once.
 func TestACompressedDeliveryAllocatesNothing(t *testing.T) {
-	wantNoAllocationsByDeliveryOf(t, []byte(strconv.Quote(long(2000))), func(i int) string {
-		return []string{"", takesGzip}[i%2]
+	wantNoAllocationsByDeliveryOf(t, []byte(strconv.Quote(lanetest.Long(2000))), func(i int) string {
+		return []string{"", lanetest.TakesGzip}[i%2]
 	})
 }
 
@@ -63,7 +64,7 @@ func wantNoAllocationsByDeliveryOf(t *testing.T, payload []byte, headers func(i 
 				pollers[i] = k.newPoller(headers(i))
 			}
 			burst := func() {
-				_, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: payload}, 0, time.Now())
+				_, err := k.Parts.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: payload}, 0, time.Now())
 				require.NoError(t, err)
 				for _, p := range pollers {
 					p.answer()
@@ -74,7 +75,7 @@ func wantNoAllocationsByDeliveryOf(t *testing.T, payload []byte, headers func(i 
 				burst()
 			}
 			require.Less(t, testing.AllocsPerRun(100, burst), float64(ofAMessage))
-			require.Equal(t, strings.Contains(headers(1), "gzip"), k.compressed()[0] != "0")
+			require.Equal(t, strings.Contains(headers(1), "gzip"), k.Compressed()[0] != "0")
 		})
 	}
 }
@@ -92,9 +93,9 @@ type poller struct {
 
 func (k *kit) newPoller(headers string) *poller {
 	k.Helper()
-	p := &poller{kit: k, headers: headers, begin: []byte(fmt.Sprintf("GET /v1/sessions/%s/poll?ack=", k.open(`{"topics":["a"]}`).Session))}
+	p := &poller{kit: k, headers: headers, begin: []byte(fmt.Sprintf("GET /v1/sessions/%s/poll?ack=", k.Open(`{"topics":["a"]}`).Session))}
 	var err error
-	p.conn, err = k.dial()
+	p.conn, err = k.Dial()
 	require.NoError(k, err)
 	k.Cleanup(func() { p.conn.Close() })
 	p.poll()

@@ -9,24 +9,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // When a connection ends in the middle of a command, the daemon stops counting the bytes
 // received. It does not matter who closes the connection.
 func TestUnfinishedCommandsAreFreedWithTheirConnections(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		for name, end := range map[string]func(*kit, net.Conn){
 			"by its client": func(_ *kit, nc net.Conn) { nc.Close() },
-			"by a drain":    func(k *kit, _ net.Conn) { k.cfg.Sessions.BeginDrain(goingAway()).End(math.MaxInt) },
+			"by a drain":    func(k *kit, _ net.Conn) { k.Parts.Sessions.BeginDrain(lanetest.GoingAway()).End(math.MaxInt) },
 			"by the daemon": func(k *kit, _ net.Conn) { k.api.Lane.Close() },
 		} {
 			t.Run(name, func(t *testing.T) {
 				k := newLaneKit(t, way)
-				nc, err := net.Dial("tcp", k.openPort())
+				nc, err := net.Dial("tcp", k.OpenPort())
 				require.NoError(t, err)
 				defer nc.Close()
-				_, err = nc.Write(append(asCBOR(`{"topics":["a"]}`), 0x5a, 0, 0x0f, 0x42, 0x40)) // announces 1,000,000 bytes
+				_, err = nc.Write(append(lanetest.AsCBOR(`{"topics":["a"]}`), 0x5a, 0, 0x0f, 0x42, 0x40)) // announces 1,000,000 bytes
 				require.NoError(t, err)
 				_, err = nc.Write(make([]byte, 500_000))
 				require.NoError(t, err)
@@ -44,7 +45,7 @@ func (k *kit) wantUnfinished(bytes int64) {
 	k.Helper()
 	begun := time.Now()
 	for now := begun; k.api.Polls.Memory().Of(memory.Unfinished) != bytes; now = now.Add(time.Second) {
-		require.Less(k, time.Since(begun), surely, "%d are", k.api.Polls.Memory().Of(memory.Unfinished))
+		require.Less(k, time.Since(begun), lanetest.Surely, "%d are", k.api.Polls.Memory().Of(memory.Unfinished))
 		if bytes == 0 {
 			k.api.Lane.Tick(now)
 		}

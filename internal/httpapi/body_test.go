@@ -18,6 +18,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -27,7 +28,7 @@ import (
 // can still send small bodies.
 func TestUnfinishedBodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
+		k := newKit(t, lanetest.Settings{Broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
 		for i := range 100 {
 			conns = append(conns, k.postOn(i%5, 900_000, 1_000_000))
@@ -36,21 +37,21 @@ func TestUnfinishedBodiesAreBounded(t *testing.T) {
 		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(8<<20+100*1000), "a quarter, and a reading each")
 		require.Greater(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(6<<20))
 		large := "[" + strings.Repeat(" ", 800_000) + "]"
-		p := k.wantProblem(wire.CodeOverloaded, "POST", "/v1/messages", large, jsonType)
+		p := k.WantProblem(wire.CodeOverloaded, "POST", "/v1/messages", large, lanetest.JSONType)
 		require.Contains(t, p.Remedy, "memory.budget")
-		k.wantOK("/v1/topics/a/messages", `"`+strings.Repeat("x", 15_000)+`"`, jsonType)
-		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
+		k.wantOK("/v1/topics/a/messages", `"`+strings.Repeat("x", 15_000)+`"`, lanetest.JSONType)
+		require.Positive(t, k.Counted("pubsubd_limited_total", "memory"))
 
-		time.Sleep(2 * defaults.RestTimeout)
+		time.Sleep(2 * lanetest.Defaults.RestTimeout)
 		k.wantFreed(conns...)
-		k.wantOK("/v1/messages", large, jsonType)
+		k.wantOK("/v1/messages", large, lanetest.JSONType)
 	})
 }
 
 // One address may use at most half of the memory for unfinished bodies.
 func TestBodiesOfOneAddressAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
+		k := newKit(t, lanetest.Settings{Broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
 		for range 60 {
 			conns = append(conns, k.postOn(1, 900_000, 1_000_000))
@@ -64,7 +65,7 @@ func TestBodiesOfOneAddressAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, text, "HTTP/1.1 429 ")
 		require.Contains(t, text, "trusted_proxies")
-		k.wantOK("/v1/messages", "["+strings.Repeat(" ", 800_000)+"]", jsonType)
+		k.wantOK("/v1/messages", "["+strings.Repeat(" ", 800_000)+"]", lanetest.JSONType)
 		k.wantFreed(append(conns, one)...)
 	})
 }
@@ -92,19 +93,19 @@ func (k *kit) postOn(from, bytes, length int) net.Conn {
 
 func TestAParkedPollHoldsNoBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		from := k.wantOK("/v1/topics/a/messages", "1", jsonType)
+		k := newKit(t, lanetest.Settings{})
+		from := k.wantOK("/v1/topics/a/messages", "1", lanetest.JSONType)
 		var published wire.Published
 		require.NoError(t, json.Unmarshal([]byte(from), &published))
 		polled := make(chan string, 1)
 		go func() {
-			_, answer := k.get("POST", "/v1/poll", `{"topics":["`+published.Position.String()+`"`+strings.Repeat(" ", 500_000)+`]}`, jsonType)
+			_, answer := k.Get("POST", "/v1/poll", `{"topics":["`+published.Position.String()+`"`+strings.Repeat(" ", 500_000)+`]}`, lanetest.JSONType)
 			polled <- answer
 		}()
 		synctest.Wait()
 		require.Empty(t, polled)
 		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
-		k.wantOK("/v1/topics/a/messages", "2", jsonType)
+		k.wantOK("/v1/topics/a/messages", "2", lanetest.JSONType)
 		require.Contains(t, <-polled, `"data":2`)
 	})
 }
@@ -123,10 +124,10 @@ func (w waitingAuthorizer) Authorize(context.Context, hook.Subscribing) error {
 func TestABodyCountsUntilItsSessionIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := waitingAuthorizer{make(chan struct{})}
-		k := newKit(t, settings{authorize: w})
+		k := newKit(t, lanetest.Settings{Authorize: w})
 		opened := make(chan int)
 		go func() {
-			status, _ := k.get("POST", "/v1/sessions", `{"topics":["a"`+strings.Repeat(" ", 500_000)+`]}`, jsonType)
+			status, _ := k.Get("POST", "/v1/sessions", `{"topics":["a"`+strings.Repeat(" ", 500_000)+`]}`, lanetest.JSONType)
 			opened <- status
 		}()
 		synctest.Wait()
@@ -141,7 +142,7 @@ func TestABodyCountsUntilItsSessionIsOpen(t *testing.T) {
 // Unfinished commands are bounded like unfinished bodies.
 func TestUnfinishedCommandsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
+		k := newKit(t, lanetest.Settings{Broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
 		for i := range 20 {
 			conns = append(conns, k.talkOn(i%4, 900_000, 1_000_000))
@@ -149,7 +150,7 @@ func TestUnfinishedCommandsAreBounded(t *testing.T) {
 		}
 		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(8<<20+20*5000), "a quarter, and a reading each")
 		require.Greater(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(6<<20))
-		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
+		require.Positive(t, k.Counted("pubsubd_limited_total", "memory"))
 		k.wantFreed(conns...)
 	})
 }
@@ -158,9 +159,9 @@ func TestUnfinishedCommandsAreBounded(t *testing.T) {
 // All its connections still share one memory account.
 func TestCommandsOfForgottenAddressesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{
-			broker: broker.Config{MemoryBudget: 20 << 20},
-			limits: limit.Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+		k := newKit(t, lanetest.Settings{
+			Broker: broker.Config{MemoryBudget: 20 << 20},
+			Limits: limit.Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 		})
 		var conns []net.Conn
 		for range 4 {
@@ -172,7 +173,7 @@ func TestCommandsOfForgottenAddressesAreBounded(t *testing.T) {
 			beginToTalk(nc, 900_000, 1_000_000)
 			synctest.Wait()
 		}
-		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
+		require.Positive(t, k.Counted("pubsubd_limited_total", "memory"))
 		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(5<<19+4*5000), "half of a quarter, and a reading each")
 		k.wantFreed(conns...)
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -24,7 +25,7 @@ import (
 func (k *kit) say(n int) {
 	k.Helper()
 	for range n {
-		status, text := k.get("POST", "/v1/topics/a/messages", "1", jsonType)
+		status, text := k.Get("POST", "/v1/topics/a/messages", "1", lanetest.JSONType)
 		require.Equal(k, http.StatusOK, status, text)
 		synctest.Wait() // the fan-out is done
 	}
@@ -32,10 +33,10 @@ func (k *kit) say(n int) {
 
 func TestAQuietStreamSendsHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		resp := k.do("GET", "/v1/sessions/"+k.open(`{"topics":["a"]}`).Session+"/poll?ack=0&mode=stream", "")
+		k := newKit(t, lanetest.Settings{})
+		resp := k.Do("GET", "/v1/sessions/"+k.Open(`{"topics":["a"]}`).Session+"/poll?ack=0&mode=stream", "")
 		defer resp.Body.Close()
-		giveUp := time.AfterFunc(10*defaults.Heartbeat, func() { resp.Body.Close() })
+		giveUp := time.AfterFunc(10*lanetest.Defaults.Heartbeat, func() { resp.Body.Close() })
 		defer giveUp.Stop()
 		lines := bufio.NewReader(resp.Body)
 		hello, err := lines.ReadString('\n')
@@ -46,7 +47,7 @@ func TestAQuietStreamSendsHeartbeats(t *testing.T) {
 			beat, err := lines.ReadString('\n')
 			require.NoError(t, err)
 			require.Equal(t, "\n", beat)
-			require.Equal(t, defaults.Heartbeat, time.Since(begun))
+			require.Equal(t, lanetest.Defaults.Heartbeat, time.Since(begun))
 		}
 	})
 }
@@ -59,12 +60,12 @@ func TestABatchEndsAtItsBounds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				k := newKit(t, settings{transport: bounds})
-				poll := "/v1/sessions/" + k.open(`{"topics":["a"]}`).Session + "/poll?ack="
+				k := newKit(t, lanetest.Settings{Transport: bounds})
+				poll := "/v1/sessions/" + k.Open(`{"topics":["a"]}`).Session + "/poll?ack="
 				k.say(5)
-				_, first := k.get("GET", poll+"0", "")
+				_, first := k.Get("GET", poll+"0", "")
 				require.Equal(t, 3, strings.Count(first, "\n"))
-				_, rest := k.get("GET", poll+"3", "")
+				_, rest := k.Get("GET", poll+"3", "")
 				require.Equal(t, 2, strings.Count(rest, "\n"))
 			})
 		})
@@ -75,13 +76,13 @@ func TestABatchEndsAtItsBounds(t *testing.T) {
 // keep coming, it ends after MultipleTime.
 func TestAMultipleAnswerEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		poll := "/v1/sessions/" + k.open(`{"topics":["a"]}`).Session + "/poll?mode=multiple&ack="
+		k := newKit(t, lanetest.Settings{})
+		poll := "/v1/sessions/" + k.Open(`{"topics":["a"]}`).Session + "/poll?mode=multiple&ack="
 		k.say(1)
 		begun := time.Now()
-		_, quiet := k.get("GET", poll+"0", "")
+		_, quiet := k.Get("GET", poll+"0", "")
 		require.Equal(t, 1, strings.Count(quiet, "\n"))
-		require.Equal(t, defaults.MaxOutputDelay, time.Since(begun))
+		require.Equal(t, lanetest.Defaults.MaxOutputDelay, time.Since(begun))
 
 		stopped, stop := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -91,14 +92,14 @@ func TestAMultipleAnswerEndsInTime(t *testing.T) {
 				case <-stop:
 					return
 				case <-time.After(100 * time.Millisecond):
-					_, _ = k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
+					_, _ = k.Parts.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
 				}
 			}
 		}()
 		begun = time.Now()
-		_, busy := k.get("GET", poll+"1", "")
+		_, busy := k.Get("GET", poll+"1", "")
 		require.Greater(t, strings.Count(busy, "\n"), 40)
-		require.InDelta(t, defaults.MultipleTime, time.Since(begun), float64(200*time.Millisecond))
+		require.InDelta(t, lanetest.Defaults.MultipleTime, time.Since(begun), float64(200*time.Millisecond))
 		close(stop)
 		<-stopped
 	})
@@ -108,17 +109,17 @@ func TestAMultipleAnswerEndsInTime(t *testing.T) {
 // reconnect at once.
 func TestEndFramesAreSpreadInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		var bodies []io.ReadCloser
 		for range 10 {
-			path := "/v1/sessions/" + k.open(`{"topics":["a"]}`).Session + "/poll?ack=0&mode=stream"
-			resp := k.do("GET", path, "")
+			path := "/v1/sessions/" + k.Open(`{"topics":["a"]}`).Session + "/poll?ack=0&mode=stream"
+			resp := k.Do("GET", path, "")
 			defer resp.Body.Close()
 			bodies = append(bodies, resp.Body)
 		}
 		why := problem.New(wire.CodeDraining, "elsewhere", "going away")
 		why.RetryAfterMS = 1000
-		k.cfg.Sessions.BeginDrain(why).End(math.MaxInt)
+		k.Parts.Sessions.BeginDrain(why).End(math.MaxInt)
 		times := map[int64]bool{}
 		for _, body := range bodies {
 			text, err := io.ReadAll(body)

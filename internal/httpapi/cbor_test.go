@@ -14,6 +14,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -54,15 +55,15 @@ func TestPublishingInCBOR(t *testing.T) {
 		{"a date", unhex(t, "c11a514b67b0"), ``},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			k := newKit(t, settings{})
+			k := newKit(t, lanetest.Settings{})
 			k.wantOK("/v1/topics/a/messages", c.body, cborBody)
-			m := k.held("a")[0]
+			m := k.Held("a")[0]
 			if c.json != "" {
 				require.Equal(t, wire.Message{Position: m.Position, Time: m.Time, Data: []byte(c.json)}, *m, c.name)
 			} else {
 				require.Equal(t, wire.Message{Position: m.Position, Time: m.Time, Type: wire.CBORType, Data: []byte(c.body)}, *m, c.name)
 			}
-			frames, _ := k.cfg.Broker.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, broker.Limit{Frames: 1, Bytes: 1}, time.Now())
+			frames, _ := k.Parts.Broker.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, broker.Limit{Frames: 1, Bytes: 1}, time.Now())
 			if kept := frames[0].Message(); kept.CBOR {
 				require.Equal(t, c.body, string(kept.Data), "to the byte")
 				require.Contains(t, string(wire.Content{Message: kept}.AppendCBOR(nil)), c.body)
@@ -73,7 +74,7 @@ func TestPublishingInCBOR(t *testing.T) {
 
 func TestCBORThatIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		for name, body := range map[string]string{
 			"nothing":                   "",
 			"two items":                 "\x01\x02",
@@ -86,11 +87,11 @@ func TestCBORThatIsRefused(t *testing.T) {
 			"embedded, a member twice":  unhex(t, "d90106 4d") + `{"a":1,"a":2}`,
 		} {
 			t.Log(name)
-			k.wantProblem(wire.CodeInvalidBody, "POST", "/v1/topics/a/messages", body, cborBody)
+			k.WantProblem(wire.CodeInvalidBody, "POST", "/v1/topics/a/messages", body, cborBody)
 		}
-		k.wantProblem(wire.CodeInvalidBody, "POST", "/v1/topics/a/messages", `{"a":1,"\u0061":2}`, jsonType)
-		k.wantProblem(wire.CodeMessageTooLarge, "POST", "/v1/topics/a/messages", "\x5a\x00\x01\x00\x00"+strings.Repeat("x", 64<<10), cborBody)
-		require.Empty(t, k.held("a"))
+		k.WantProblem(wire.CodeInvalidBody, "POST", "/v1/topics/a/messages", `{"a":1,"\u0061":2}`, lanetest.JSONType)
+		k.WantProblem(wire.CodeMessageTooLarge, "POST", "/v1/topics/a/messages", "\x5a\x00\x01\x00\x00"+strings.Repeat("x", 64<<10), cborBody)
+		require.Empty(t, k.Held("a"))
 	})
 }
 
@@ -98,12 +99,12 @@ func TestCBORThatIsRefused(t *testing.T) {
 // equal.
 func TestAnIdempotencyKeyBelongsToOneEncoding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		const path, key = "/v1/topics/a/messages", "Idempotency-Key: k"
 		first := k.wantOK(path, "\x01", cborBody, key)
 		require.Equal(t, first, k.wantOK(path, "\x01", "Content-Type: Application/CBOR; x=y", key))
-		k.wantProblem(wire.CodeIdempotencyMismatch, "POST", path, "1", jsonType, key)
-		require.Len(t, k.held("a"), 1)
+		k.WantProblem(wire.CodeIdempotencyMismatch, "POST", path, "1", lanetest.JSONType, key)
+		require.Len(t, k.Held("a"), 1)
 	})
 }
 
@@ -111,9 +112,9 @@ func TestTheLaneTakesCBOR(t *testing.T) {
 	k := newLaneKit(t, lane.HandOff)
 	for range 3 {
 		k.wantOK("/v1/topics/a/messages", "\x81\x01", cborBody)
-		k.wantProblem(wire.CodeInvalidBody, "POST", "/v1/topics/a/messages", "\x81", cborBody)
+		k.WantProblem(wire.CodeInvalidBody, "POST", "/v1/topics/a/messages", "\x81", cborBody)
 	}
-	for _, m := range k.held("a") {
+	for _, m := range k.Held("a") {
 		require.Equal(t, "[1]", string(m.Data))
 	}
 }
@@ -121,7 +122,7 @@ func TestTheLaneTakesCBOR(t *testing.T) {
 // A sequence of maps is published like an array of objects.
 func TestManyMessagesInCBOR(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		type item = map[string]any
 		items := []struct {
 			item any
@@ -162,7 +163,7 @@ func TestManyMessagesInCBOR(t *testing.T) {
 		for _, i := range items {
 			body += inCBOR(t, i.item)
 		}
-		resp := k.do("POST", manyPath, body, sequenceBody)
+		resp := k.Do("POST", manyPath, body, sequenceBody)
 		defer resp.Body.Close()
 		require.Equal(t, http.StatusOK, resp.StatusCode)
 		require.Equal(t, "application/cbor-seq", resp.Header.Get("Content-Type"))
@@ -172,7 +173,7 @@ func TestManyMessagesInCBOR(t *testing.T) {
 			require.NoError(t, answers.Decode(&answer))
 			require.Equal(t, i.want, told(resultOf(t, answer)), "%v", i.item)
 		}
-		held := k.held("a")
+		held := k.Held("a")
 		require.Equal(t, `{"n":1.5}`, string(held[0].Data))
 		require.Equal(t, []string{"one", "k"}, []string{held[0].ID, held[0].Key})
 		require.Equal(t, []string{wire.CBORType, "\x41\x01"}, []string{held[1].Type, string(held[1].Data)})
@@ -202,13 +203,13 @@ func resultOf(t *testing.T, answer map[string]any) (r wire.PublishResult) {
 
 func TestASequenceThatCannotBeReadIsNotPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		good := inCBOR(t, map[string]any{"topic": "a", "data": 1})
-		k.wantProblem(wire.CodeInvalidRequest, "POST", manyPath, good+"\xa1", sequenceBody)
-		k.wantProblem(wire.CodeInvalidRequest, "POST", manyPath, good+"\x1c", sequenceBody)
-		k.wantProblem(wire.CodeInvalidRequest, "POST", manyPath, good+"\xff", sequenceBody)
-		k.wantProblem(wire.CodeMessageTooLarge, "POST", manyPath, strings.Repeat("\xa0", 1000+1), sequenceBody)
-		require.Empty(t, k.held("a"))
+		k.WantProblem(wire.CodeInvalidRequest, "POST", manyPath, good+"\xa1", sequenceBody)
+		k.WantProblem(wire.CodeInvalidRequest, "POST", manyPath, good+"\x1c", sequenceBody)
+		k.WantProblem(wire.CodeInvalidRequest, "POST", manyPath, good+"\xff", sequenceBody)
+		k.WantProblem(wire.CodeMessageTooLarge, "POST", manyPath, strings.Repeat("\xa0", 1000+1), sequenceBody)
+		require.Empty(t, k.Held("a"))
 		require.Empty(t, k.wantOK(manyPath, "", sequenceBody))
 	})
 }

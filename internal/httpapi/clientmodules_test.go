@@ -11,13 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/pubsubjs"
 )
 
 // module requests a module of the JavaScript client and returns the answer's status, headers and body.
 func (k *kit) module(method string, headers ...string) (int, http.Header, []byte) {
 	k.Helper()
-	resp := k.do(method, "/v1/client.js", "", headers...)
+	resp := k.Do(method, "/v1/client.js", "", headers...)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	require.NoError(k, err)
@@ -29,8 +30,8 @@ func (k *kit) module(method string, headers ...string) (int, http.Header, []byte
 func TestEveryPageMayLoadTheClient(t *testing.T) {
 	for _, origins := range [][]string{nil, {"https://app.example"}, {"*"}} {
 		synctest.Test(t, func(t *testing.T) {
-			k := newKit(t, settings{origins: origins})
-			k.cfg.Sessions.BeginDrain(goingAway())
+			k := newKit(t, lanetest.Settings{Origins: origins})
+			k.Parts.Sessions.BeginDrain(lanetest.GoingAway())
 			for _, page := range []string{"https://app.example", "https://evil.example", "null"} {
 				status, header, body := k.module("GET", "Origin: "+page)
 				require.Equal(t, http.StatusOK, status)
@@ -52,7 +53,7 @@ func TestEveryPageMayLoadTheClient(t *testing.T) {
 
 func TestABrowserKeepsTheClientWhileItIsCurrent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		for _, encoding := range []string{"identity", "gzip"} {
 			_, first, body := k.module("GET", "Accept-Encoding: "+encoding)
 			tag := first.Get("ETag")
@@ -75,7 +76,7 @@ func TestABrowserKeepsTheClientWhileItIsCurrent(t *testing.T) {
 
 func TestTheClientIsCompressedForThoseWhoAcceptIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		_, plain, text := k.module("GET", "Accept-Encoding: br, identity")
 		require.Empty(t, plain.Get("Content-Encoding"))
 		_, packed, short := k.module("GET", "Accept-Encoding: gzip, br")

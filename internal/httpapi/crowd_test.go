@@ -20,6 +20,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -29,14 +30,14 @@ import (
 // closes no connection by itself.
 func TestDescriptorsAreReusedWhileOthersPoll(t *testing.T) {
 	const subscribers, passersBy, messages = 24, 8, 150
-	onBothWays(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		var subscribing, passing sync.WaitGroup
 		left := make(chan struct{})
 		failed := make(chan error, subscribers+passersBy)
 		for i := range subscribers {
 			v := visitor{kit: k, random: rand.New(rand.NewPCG(1, uint64(i))), leaves: i%2 == 0}
-			session := k.openA()
+			session := k.OpenA()
 			subscribing.Go(func() {
 				if err := v.subscribe(session, messages); err != nil {
 					failed <- fmt.Errorf("subscriber %d: %w", i, err)
@@ -45,7 +46,7 @@ func TestDescriptorsAreReusedWhileOthersPoll(t *testing.T) {
 		}
 		for i := range passersBy {
 			v := visitor{kit: k, random: rand.New(rand.NewPCG(2, uint64(i)))}
-			session := k.open(`{"topics":["nothing"]}`).Session
+			session := k.Open(`{"topics":["nothing"]}`).Session
 			passing.Go(func() {
 				for {
 					select {
@@ -63,7 +64,7 @@ func TestDescriptorsAreReusedWhileOthersPoll(t *testing.T) {
 		done := make(chan struct{})
 		go func() { subscribing.Wait(); close(done) }()
 		for n := 1; n <= messages; n++ {
-			k.tell(n, n, 10)
+			k.Tell(n, n, 10)
 			select {
 			case <-done: // every subscriber has failed
 			case <-time.After(5 * time.Millisecond): // limits the publish rate
@@ -76,8 +77,8 @@ func TestDescriptorsAreReusedWhileOthersPoll(t *testing.T) {
 		for err := range failed {
 			require.NoError(t, err)
 		}
-		k.wantOnLane(0)
-		require.Zero(t, k.parked())
+		k.WantOnLane(0)
+		require.Zero(t, k.Parked())
 	})
 }
 
@@ -91,12 +92,12 @@ type visitor struct {
 }
 
 func (v *visitor) come() error {
-	conn, err := v.dial()
+	conn, err := v.Dial()
 	if err != nil {
 		return err
 	}
 	v.conn, v.reader = conn.(*net.TCPConn), bufio.NewReader(conn)
-	return conn.SetDeadline(time.Now().Add(surely))
+	return conn.SetDeadline(time.Now().Add(lanetest.Surely))
 }
 
 // leave resets the connection, half-closes it first, or just closes it.
@@ -117,9 +118,9 @@ func (v *visitor) subscribe(session string, messages int) error {
 		return err
 	}
 	for had := 0; had < messages; {
-		err := v.conn.SetDeadline(time.Now().Add(surely))
+		err := v.conn.SetDeadline(time.Now().Add(lanetest.Surely))
 		if err == nil {
-			_, err = io.WriteString(v.conn, polling(session, had))
+			_, err = io.WriteString(v.conn, lanetest.Polling(session, had))
 		}
 		if err != nil {
 			return err
@@ -174,7 +175,7 @@ func (v *visitor) passBy(session string) error {
 		return err
 	}
 	for range v.random.IntN(4) {
-		if _, err := io.WriteString(v.conn, publishing("b", "1")); err != nil {
+		if _, err := io.WriteString(v.conn, lanetest.Publishing("b", "1")); err != nil {
 			return err
 		}
 		resp, err := http.ReadResponse(v.reader, nil)
@@ -190,11 +191,11 @@ func (v *visitor) passBy(session string) error {
 	last := ""
 	switch v.random.IntN(4) {
 	case 0:
-		last = polling(session, 0)
+		last = lanetest.Polling(session, 0)
 	case 1:
-		last = publishing("b", "1")[:40]
+		last = lanetest.Publishing("b", "1")[:40]
 	case 2:
-		last = polling(session, 0) + publishing("b", "1")
+		last = lanetest.Polling(session, 0) + lanetest.Publishing("b", "1")
 	}
 	if _, err := io.WriteString(v.conn, last); err != nil {
 		return err
@@ -207,27 +208,27 @@ func (v *visitor) passBy(session string) error {
 func TestAllConnectionsThatAreReadyTogetherAreServed(t *testing.T) {
 	readers := max(1, runtime.GOMAXPROCS(0)/2)
 	slow := &slowOnce{begun: make(chan struct{}, readers), goOn: make(chan struct{})}
-	k := serveLane(t, lane.HandOff, settings{authority: slow}, nil)
-	var holding, others []*caller
+	k := serveLane(t, lane.HandOff, lanetest.Settings{Authority: slow}, nil)
+	var holding, others []*lanetest.Caller
 	for range readers { // the lane assigns connections to readers in turn
-		holding = append(holding, k.callOnLane())
+		holding = append(holding, k.CallOnLane())
 	}
 	for range 150 * readers {
-		others = append(others, k.callOnLane())
+		others = append(others, k.CallOnLane())
 	}
 	for _, c := range holding {
-		c.send(strings.Replace(publishing("slow", "1"), "\r\n", "\r\nAuthorization: slow\r\n", 1))
+		c.Send(strings.Replace(lanetest.Publishing("slow", "1"), "\r\n", "\r\nAuthorization: slow\r\n", 1))
 		<-slow.begun
 	}
 	for _, c := range others {
-		c.send(publishing("b", "1"))
+		c.Send(lanetest.Publishing("b", "1"))
 	}
 	close(slow.goOn)
 	for _, c := range others {
-		c.wantPublished("b")
+		c.WantPublished("b")
 	}
 	for _, c := range holding {
-		c.wantPublished("slow")
+		c.WantPublished("slow")
 	}
 }
 

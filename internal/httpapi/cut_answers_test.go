@@ -17,6 +17,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -25,10 +26,10 @@ import (
 func TestAClientNoticesWhereverAnAnswerIsCut(t *testing.T) {
 	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
 		t.Run(string(way), func(t *testing.T) {
-			k := serveLane(t, way, settings{broker: broker.Config{HistoryAge: time.Hour}}, nil)
-			epoch := k.fill("one", long(2000), "three")
+			k := serveLane(t, way, lanetest.Settings{Broker: broker.Config{HistoryAge: time.Hour}}, nil)
+			epoch := k.fill("one", lanetest.Long(2000), "three")
 			for range 30 {
-				_, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "chunked"}, Type: "text/plain", Data: []byte(long(4000))}, 0, time.Now())
+				_, err := k.Parts.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "chunked"}, Type: "text/plain", Data: []byte(lanetest.Long(4000))}, 0, time.Now())
 				require.NoError(t, err)
 			}
 			for target, counted := range map[string]int{
@@ -48,7 +49,7 @@ func TestAClientNoticesWhereverAnAnswerIsCut(t *testing.T) {
 				"/v1/poll?topic=a@" + epoch + ":3&hello=true&_=1": 0,
 			} {
 				for _, format := range []string{"json", "cbor"} {
-					for _, headers := range []string{"", takesGzip} {
+					for _, headers := range []string{"", lanetest.TakesGzip} {
 						k.wantCutsNoticed(target+"&format="+format, counted, headers)
 					}
 				}
@@ -147,7 +148,7 @@ func unpacked(member string) string {
 // Done says where the next request begins, and whether it gets anything.
 func TestAHistoryEndsWithDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{broker: broker.Config{HistoryMessages: 4}})
+		k := newKit(t, lanetest.Settings{Broker: broker.Config{HistoryMessages: 4}})
 		epoch := k.fill("1", "2", "3", "4", "5", "6") // two are evicted
 		at := func(offset int) string { return fmt.Sprintf("a@%s:%d", epoch, offset) }
 		for _, c := range []struct {
@@ -172,9 +173,9 @@ func TestAHistoryEndsWithDone(t *testing.T) {
 		}
 
 		// A topic without messages: it was only subscribed to, or emptied.
-		k.open(`{"topics":["empty"]}`)
+		k.Open(`{"topics":["empty"]}`)
 		require.Equal(t, wire.Done{Position: wire.Position{Topic: "empty", Epoch: epoch}}, k.wantHistory("/v1/topics/empty/messages", 0))
-		_, _ = k.get("DELETE", "/v1/topics/a", "")
+		_, _ = k.Get("DELETE", "/v1/topics/a", "")
 		emptied := wire.Done{Position: wire.Position{Topic: "a", Epoch: epoch, Offset: 7}}
 		require.Equal(t, emptied, k.wantHistory("/v1/topics/a/messages", 0))
 		require.Equal(t, emptied, k.wantHistory("/v1/topics/a/messages?limit=1&after="+at(3), 1))
@@ -184,9 +185,9 @@ func TestAHistoryEndsWithDone(t *testing.T) {
 // Messages that expire after the last frame are a gap, so there is more.
 func TestDoneSaysThatAGapFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		k.wantOK("/v1/topics/a/messages", "1", jsonType)
-		k.wantOK("/v1/topics/a/messages?ttl=1", "2", jsonType)
+		k := newKit(t, lanetest.Settings{})
+		k.wantOK("/v1/topics/a/messages", "1", lanetest.JSONType)
+		k.wantOK("/v1/topics/a/messages?ttl=1", "2", lanetest.JSONType)
 		time.Sleep(2 * time.Second)
 		done := k.wantHistory("/v1/topics/a/messages?limit=1", 1)
 		require.True(t, done.More)
@@ -198,13 +199,13 @@ func TestDoneSaysThatAGapFollows(t *testing.T) {
 // Messages that are published while a long history is read belong to it, up to its limit.
 func TestDoneOfAHistoryThatGrowsWhileItIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		publish := func(n int) {
 			k.fill(slices.Repeat([]string{strings.Repeat("x", 10_000)}, n)...)
 		}
 		publish(30)
 		for limit, wantMore := range map[int]bool{30: true, 31: true, 1000: false} {
-			conn, err := k.dial()
+			conn, err := k.Dial()
 			require.NoError(t, err)
 			_, err = fmt.Fprintf(conn, "GET /v1/topics/a/messages?limit=%d HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", limit)
 			require.NoError(t, err)
@@ -227,7 +228,7 @@ func TestDoneOfAHistoryThatGrowsWhileItIsRead(t *testing.T) {
 // wantHistory reads a history with that number of messages and gaps, and returns its done.
 func (k *kit) wantHistory(target string, counted int) (done wire.Done) {
 	k.Helper()
-	resp := k.do("GET", target, "")
+	resp := k.Do("GET", target, "")
 	defer resp.Body.Close()
 	require.Equal(k, 200, resp.StatusCode)
 	require.Positive(k, resp.ContentLength, "a short answer has its length")

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -31,7 +32,7 @@ func TestNothingIsLostWhereverAnAnswerIsCut(t *testing.T) {
 			for name, subscribe := range map[string]subscribeFunc{"plain": subscribePlainly, "Go client": subscribeByClient} {
 				t.Run(fmt.Sprintf("%s stateless=%t %s", mode, stateless, name), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						k := newKit(t, settings{})
+						k := newKit(t, lanetest.Settings{})
 						k.cutEverywhere(250, func(at int) bool { return k.cutAnswerAt(at, mode, stateless, false, subscribe) })
 					})
 				})
@@ -57,7 +58,7 @@ func (k *kit) cutEverywhere(least int, cut func(at int) bool) {
 // reports whether the answer was that long. Each request has its own connection. If the
 // lane is to take the connection, the request does not announce its close.
 func (k *kit) cutAnswerAt(at int, mode transport.Mode, stateless, lane bool, subscribe subscribeFunc) bool {
-	network := &scissors{dial: k.client.Transport.(*http.Transport).DialContext}
+	network := &scissors{dial: k.HTTP.Transport.(*http.Transport).DialContext}
 	network.left.Store(int64(at))
 	hc := &http.Client{Transport: &http.Transport{DialContext: network.dialContext, DisableKeepAlives: true, DisableCompression: true}}
 	if lane {
@@ -66,7 +67,7 @@ func (k *kit) cutAnswerAt(at int, mode transport.Mode, stateless, lane bool, sub
 
 	s := &system{kit: k, mode: mode, stateless: stateless}
 	topic := fmt.Sprintf("cut.at-%d", at)
-	say := func(n int) { s.Publish(*item(topic, fmt.Sprintf("[%d]", n))) }
+	say := func(n int) { s.Publish(*lanetest.Item(topic, fmt.Sprintf("[%d]", n))) }
 	for n := 1; n <= 3; n++ {
 		say(n)
 	}
@@ -112,10 +113,10 @@ func subscribeByClient(s *system, hc *http.Client, start wire.Start) (next func(
 // it has. Stateless polls start from its positions, and so does a new session for a cut
 // stream.
 func subscribePlainly(s *system, hc *http.Client, start wire.Start) (next func() *wire.Message, leave func()) {
-	cuttable := *s.kit
-	cuttable.client = hc
+	cuttable := *s.Kit
+	cuttable.HTTP = hc
 	mine := *s
-	mine.kit = &cuttable
+	mine.kit = &kit{&cuttable, s.api}
 	sub := mine.newSubscriber("")
 	sub.begin([]wire.Start{start})
 	if !s.stateless {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -23,7 +24,7 @@ import (
 func (k *kit) dialDeflating(path string) (net.Conn, io.Reader) {
 	k.Helper()
 	d := ws.Dialer{
-		NetDial:    func(context.Context, string, string) (net.Conn, error) { return k.dial() },
+		NetDial:    func(context.Context, string, string) (net.Conn, error) { return k.Dial() },
 		Extensions: []httphead.Option{withoutContext.Option()},
 	}
 	conn, buffered, hs, err := d.Dial(context.Background(), "ws://pubsubd"+path)
@@ -61,14 +62,14 @@ func TestMessagesOfAWebSocketAreDeflated(t *testing.T) {
 		require.False(t, deflated)
 		long := `"` + strings.Repeat("deflated ", 500) + `"`
 		for _, data := range []string{"1", long, "2", long} {
-			k.publish("a", data)
+			k.Publish("a", data)
 			text, deflated := inflated(t, r)
 			require.Contains(t, text, `"data":`+data)
 			require.Equal(t, data == long, deflated, way)
 		}
-		require.Less(t, k.counted("pubsubd_compressed_bytes_total", "after"), k.counted("pubsubd_compressed_bytes_total", "before")/10)
+		require.Less(t, k.Counted("pubsubd_compressed_bytes_total", "after"), k.Counted("pubsubd_compressed_bytes_total", "before")/10)
 
-		command, err := json.Marshal(wire.Command{Ref: new(uint64(1)), Publish: item("a", long)})
+		command, err := json.Marshal(wire.Command{Ref: new(uint64(1)), Publish: lanetest.Item("a", long)})
 		require.NoError(t, err)
 		frame, err := wsflate.CompressFrame(ws.NewTextFrame(command))
 		require.NoError(t, err)

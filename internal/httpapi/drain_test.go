@@ -3,7 +3,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"io"
 	"testing"
 	"time"
@@ -11,27 +10,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A message may arrive after the lane begins to drain and before the session ends. The
 // poll gets it, and its connection does not delay the drain.
 func TestAnAnswerDuringTheDrainEndsItsConnection(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		for range 20 { // the poll may be parked again before or after the message arrives
 			k := newLaneKit(t, way)
-			c := k.call()
-			c.send(polling(k.openA(), 0))
-			k.wantParked(1)
+			c := k.Call()
+			c.Send(lanetest.Polling(k.OpenA(), 0))
+			k.WantParked(1)
 			drained := k.api.Lane.Drain()
-			k.tell(1, 1, 10)
-			c.wantMessages(1, 1)
+			k.Tell(1, 1, 10)
+			c.WantMessages(1, 1)
 			select {
 			case <-drained:
-			case <-time.After(surely):
+			case <-time.After(lanetest.Surely):
 				require.Fail(t, "the connection holds the drain up")
 			}
-			c.wantClosed()
+			c.WantClosed()
 		}
 	})
 }
@@ -42,69 +42,56 @@ func TestARefusalDuringADrainClosesTheConnection(t *testing.T) {
 	for _, way := range []lane.Way{lane.HandOff, lane.Channel, lane.Off} {
 		t.Run(string(way), func(t *testing.T) {
 			k := newLaneKit(t, way)
-			position := k.open(`{"topics":["a"]}`).Positions[0].String()
-			session := k.openA()
-			waits, comes, stateless, between := k.call(), k.call(), k.call(), k.call()
-			between.send(publishing("b", "1"))
-			between.wantPublished("b")
-			waits.send(polling(session, 0))
-			k.wantParked(1)
+			position := k.Open(`{"topics":["a"]}`).Positions[0].String()
+			session := k.OpenA()
+			waits, comes, stateless, between := k.Call(), k.Call(), k.Call(), k.Call()
+			between.Send(lanetest.Publishing("b", "1"))
+			between.WantPublished("b")
+			waits.Send(lanetest.Polling(session, 0))
+			k.WantParked(1)
 
-			drain := k.cfg.Sessions.BeginDrain(goingAway())
-			k.tell(1, 1, 10)
-			waits.wantMessages(1, 1)
-			waits.send(polling(session, 1))
-			k.wantParked(1)
-			between.send(publishing("b", "1"))
-			between.wantToldToLeave()
-			stateless.send("GET /v1/poll?topic=" + position + " HTTP/1.1\r\nHost: h\r\n\r\n")
-			stateless.wantToldToLeave()
-			comes.send("POST /v1/sessions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
-			comes.wantToldToLeave()
+			drain := k.Parts.Sessions.BeginDrain(lanetest.GoingAway())
+			k.Tell(1, 1, 10)
+			waits.WantMessages(1, 1)
+			waits.Send(lanetest.Polling(session, 1))
+			k.WantParked(1)
+			between.Send(lanetest.Publishing("b", "1"))
+			between.WantToldToLeave()
+			stateless.Send("GET /v1/poll?topic=" + position + " HTTP/1.1\r\nHost: h\r\n\r\n")
+			stateless.WantToldToLeave()
+			comes.Send("POST /v1/sessions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+			comes.WantToldToLeave()
 
-			k.tell(2, 2, 10)
-			waits.wantMessages(2, 2)
-			waits.send(polling(session, 2))
-			k.wantParked(1)
+			k.Tell(2, 2, 10)
+			waits.WantMessages(2, 2)
+			waits.Send(lanetest.Polling(session, 2))
+			k.WantParked(1)
 			drain.End(drain.Left())
-			waits.wantToldToLeave()
+			waits.WantToldToLeave()
 		})
 	}
 }
 
-// wantToldToLeave requires an answer with the problem draining, after which the daemon
-// closes the connection.
-func (c *caller) wantToldToLeave() {
-	c.Helper()
-	resp := c.answer()
-	defer resp.Body.Close()
-	var why wire.Problem
-	require.NoError(c, json.NewDecoder(resp.Body).Decode(&why))
-	require.Equal(c, wire.CodeDraining, why.Code)
-	require.True(c, resp.Close, "Connection: close")
-	c.wantClosed()
-}
-
 // Parked stateless polls and streams get the problem draining when their turn comes.
 func TestADrainEndsStreamsAndStatelessPolls(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
-		stream, stateless := k.call(), k.call()
-		opened := k.open(`{"topics":["a"]}`)
-		stream.send(polling(opened.Session, 0, streaming))
-		frames := stream.wantStream()
-		stateless.send("GET /v1/poll?topic=" + opened.Positions[0].String() + " HTTP/1.1\r\nHost: h\r\n\r\n")
-		k.wantParked(2)
-		drain := k.cfg.Sessions.BeginDrain(goingAway())
+		stream, stateless := k.Call(), k.Call()
+		opened := k.Open(`{"topics":["a"]}`)
+		stream.Send(lanetest.Polling(opened.Session, 0, lanetest.Streaming))
+		frames := stream.WantStream()
+		stateless.Send("GET /v1/poll?topic=" + opened.Positions[0].String() + " HTTP/1.1\r\nHost: h\r\n\r\n")
+		k.WantParked(2)
+		drain := k.Parts.Sessions.BeginDrain(lanetest.GoingAway())
 		require.Equal(t, 2, drain.Left())
 		drain.End(2)
-		stateless.wantToldToLeave()
+		stateless.WantToldToLeave()
 		end, err := frames.Next()
 		require.NoError(t, err)
 		require.Equal(t, wire.CodeDraining, end.End.Code)
 		require.Len(t, end.End.Positions, 1)
 		_, err = frames.Next()
 		require.ErrorIs(t, err, io.EOF, "the answer is whole")
-		stream.wantClosed()
+		stream.WantClosed()
 	})
 }

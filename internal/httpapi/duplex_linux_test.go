@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,52 +15,20 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/lane"
-	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
-	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
-
-// onBothWaysToCarry runs a test with two-way connections off the lane, and again on it.
-func onBothWaysToCarry(t *testing.T, test func(t *testing.T, way lane.Way)) {
-	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
-		t.Run(string(way), func(t *testing.T) { test(t, way) })
-	}
-}
-
-// openPort listens for bare TCP connections and returns the address.
-func (k *kit) openPort() string {
-	k.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(k, err)
-	port := transport.NewPort(k.api.Lane)
-	var running sync.WaitGroup
-	running.Go(func() { require.ErrorIs(k, port.Serve(&countedListener{l, k.cfg}), net.ErrClosed) })
-	k.Cleanup(func() {
-		l.Close()
-		k.api.Lane.Close()
-		port.Close()
-		running.Wait()
-	})
-	return l.Addr().String()
-}
-
-func asCBOR(texts ...string) (all []byte) {
-	for _, text := range texts {
-		all = cbor.AppendFromJSON(all, []byte(text))
-	}
-	return all
-}
 
 // A client may send commands before it receives hello. The daemon still sends hello
 // first.
 func TestHelloPrecedesRepliesToEarlyCommands(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
-		at := k.openPort()
+		at := k.OpenPort()
 		for range 50 {
 			conn, err := net.Dial("tcp", at)
 			require.NoError(t, err)
-			_, err = conn.Write(asCBOR(`{"topics":["a"]}`, `{"subscribe":["b"],"ref":1}`, `{"ping":true,"ref":2}`))
+			_, err = conn.Write(lanetest.AsCBOR(`{"topics":["a"]}`, `{"subscribe":["b"],"ref":1}`, `{"ping":true,"ref":2}`))
 			require.NoError(t, err)
 			frames := wire.NewCBORDecoder(conn)
 			c, err := frames.Next()
@@ -81,14 +48,14 @@ func TestHelloPrecedesRepliesToEarlyCommands(t *testing.T) {
 
 // So it does if so many frames follow hello that a loop would not encode them.
 func TestHelloWithALargeHistoryPrecedesReplies(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
-		at := k.openPort()
+		at := k.OpenPort()
 		for n := range 20 {
-			k.tell(4*n+1, 4*n+4, large-100) // nobody has encoded them
+			k.Tell(4*n+1, 4*n+4, lanetest.Large-100) // nobody has encoded them
 			conn, err := net.Dial("tcp", at)
 			require.NoError(t, err)
-			_, err = conn.Write(asCBOR(`{"topics":["a@oldest"]}`, `{"ping":true,"ref":1}`))
+			_, err = conn.Write(lanetest.AsCBOR(`{"topics":["a@oldest"]}`, `{"ping":true,"ref":1}`))
 			require.NoError(t, err)
 			c, err := wire.NewCBORDecoder(conn).Next()
 			require.NoError(t, err)
@@ -101,51 +68,51 @@ func TestHelloWithALargeHistoryPrecedesReplies(t *testing.T) {
 // After the end frame, a client has a moment to close its connection. Then the daemon
 // closes it, even if the client keeps sending.
 func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
-		conn, err := net.Dial("tcp", k.openPort())
+		conn, err := net.Dial("tcp", k.OpenPort())
 		require.NoError(t, err)
 		defer conn.Close()
-		_, err = conn.Write(asCBOR(`{"topics":["a"]}`))
+		_, err = conn.Write(lanetest.AsCBOR(`{"topics":["a"]}`))
 		require.NoError(t, err)
 		frames := wire.NewCBORDecoder(conn)
 		c, err := frames.Next()
 		require.NoError(t, err)
 		require.NotNil(t, c.Hello)
-		k.cfg.Sessions.BeginDrain(goingAway()).End(math.MaxInt)
+		k.Parts.Sessions.BeginDrain(lanetest.GoingAway()).End(math.MaxInt)
 		for c.End == nil {
 			c, err = frames.Next()
 			require.NoError(t, err)
 		}
 		begun := time.Now()
 		for now := begun; err == nil; now = now.Add(time.Second) {
-			require.Less(t, time.Since(begun), surely, "it is still there")
+			require.Less(t, time.Since(begun), lanetest.Surely, "it is still there")
 			k.api.Lane.Tick(now)
 			time.Sleep(100 * time.Millisecond)
-			_, err = conn.Write(asCBOR(`null`))
+			_, err = conn.Write(lanetest.AsCBOR(`null`))
 		}
 	})
 }
 
 // A client with a backlog of frames still gets replies to its commands.
 func TestCommandsAreAnsweredDuringABacklog(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		const messages = 400
-		k := serveLane(t, way, settings{broker: broker.Config{HistoryMessages: messages, HistoryBytes: 64 << 20}}, small)
-		k.tell(1, messages, large-100)
-		s := k.connect(wire.Start{Topic: "a", From: wire.FromOldest})
-		s.hello()
-		s.send(wire.Command{Ref: new(uint64(1)), Ping: true})
+		k := serveLane(t, way, lanetest.Settings{Broker: broker.Config{HistoryMessages: messages, HistoryBytes: 64 << 20}}, lanetest.Small)
+		k.Tell(1, messages, lanetest.Large-100)
+		s := k.Connect(wire.Start{Topic: "a", From: wire.FromOldest})
+		s.Hello()
+		s.Send(wire.Command{Ref: new(uint64(1)), Ping: true})
 		pace := time.NewTicker(50 * time.Millisecond) // gives the daemon time to read the command
 		defer pace.Stop()
 		for range messages / 2 {
 			select {
-			case reply := <-s.replies:
+			case reply := <-s.Replies:
 				require.Equal(t, uint64(1), *reply.Ref)
 				s.Close()
 				return
 			case <-pace.C:
-				<-s.frames
+				<-s.Frames
 			}
 		}
 		t.Fatal("half of it was read before the reply")
@@ -155,14 +122,14 @@ func TestCommandsAreAnsweredDuringABacklog(t *testing.T) {
 // The daemon may refuse an upgrade after net/http has handed over the connection. It then
 // closes the connection.
 func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		for _, fields := range []string{
 			"Host:\r\nConnection: Upgrade\r\n",
 		} {
-			conn, err := k.dial()
+			conn, err := k.Dial()
 			require.NoError(t, err)
-			require.NoError(t, conn.SetDeadline(time.Now().Add(surely)))
+			require.NoError(t, conn.SetDeadline(time.Now().Add(lanetest.Surely)))
 			_, err = io.WriteString(conn, "GET /v1/ws HTTP/1.1\r\n"+fields+
 				"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "+strings.Repeat("x", 24)+"\r\n\r\n")
 			require.NoError(t, err)
@@ -180,22 +147,22 @@ func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
 
 // A malformed Sec-WebSocket-Extensions offer is refused with invalid_request.
 func TestAnInvalidExtensionOfferIsTheClientsFault(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
-		c := k.call()
+		c := k.Call()
 		for _, offer := range []string{"permessage-deflate; server_max_window_bits=99", ";;=", "permessage-deflate; client_max_window_bits=x"} {
-			c.send("GET /v1/ws HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: " + offer +
+			c.Send("GET /v1/ws HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: " + offer +
 				"\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + strings.Repeat("x", 24) + "\r\n\r\n")
-			require.Contains(t, c.wantAnswer(http.StatusBadRequest), wire.CodeInvalidRequest, offer)
+			require.Contains(t, c.WantAnswer(http.StatusBadRequest), wire.CodeInvalidRequest, offer)
 		}
-		require.Zero(t, k.subscriptions(), "nothing was opened")
+		require.Zero(t, k.Subscriptions(), "nothing was opened")
 	})
 }
 
 // A header may have several lines.
 func TestUpgradeHeadersMayHaveSeveralLines(t *testing.T) {
 	k := newLaneKit(t, lane.HandOff)
-	conn, err := k.dial()
+	conn, err := k.Dial()
 	require.NoError(t, err)
 	defer conn.Close()
 	_, err = io.WriteString(conn, "GET /v1/ws HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\nConnection: Upgrade\r\nUpgrade: h2c, websocket\r\n"+
@@ -210,7 +177,7 @@ func TestUpgradeHeadersMayHaveSeveralLines(t *testing.T) {
 // A browser fails a WebSocket for which it offered subprotocols and none was selected, or
 // one that it did not offer. So the daemon selects its own if it is offered, and no other.
 func TestTheSubprotocolIsSelectedIfItIsOffered(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		for offer, selected := range map[string]bool{
 			"":                                   false,
@@ -224,10 +191,10 @@ func TestTheSubprotocolIsSelectedIfItIsOffered(t *testing.T) {
 			"Sec-WebSocket-Protocol: graphql-ws, pubsubd.v2, PubSubD.v1, xpubsubd.v1, pubsubd.v1.1": false,
 			"Sec-WebSocket-Protocol: ,, =\"pubsubd.v1\"":                                            false,
 		} {
-			c := k.call()
-			c.send("GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
+			c := k.Call()
+			c.Send("GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 				"Sec-WebSocket-Key: " + strings.Repeat("x", 24) + "\r\n" + strings.TrimPrefix(offer+"\r\n", "\r\n") + "\r\n")
-			answer, err := http.ReadResponse(c.answers, nil)
+			answer, err := http.ReadResponse(c.Answers, nil)
 			require.NoError(t, err)
 			answer.Body.Close()
 			require.Equal(t, http.StatusSwitchingProtocols, answer.StatusCode, offer)
@@ -236,9 +203,9 @@ func TestTheSubprotocolIsSelectedIfItIsOffered(t *testing.T) {
 				want = []string{"pubsubd.v1"}
 			}
 			require.Equal(t, want, answer.Header.Values("Sec-WebSocket-Protocol"), offer)
-			require.Equal(t, ws.OpText, socketFrame(t, c.answers).Header.OpCode, "hello")
-			require.NoError(t, c.conn.Close())
+			require.Equal(t, ws.OpText, socketFrame(t, c.Answers).Header.OpCode, "hello")
+			require.NoError(t, c.Conn.Close())
 		}
-		k.wantNoLaneConnections()
+		k.WantNoLaneConnections()
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -17,9 +18,9 @@ import (
 
 // A duplexConn is the client's side of a two-way connection. Its own goroutine receives.
 type duplexConn interface {
-	trySend(command any) error
-	received() <-chan wire.Content // closed at the end; then Next returns the reason
-	replied() <-chan wire.Reply
+	TrySend(command any) error
+	Received() <-chan wire.Content // closed at the end; then Next returns the reason
+	Replied() <-chan wire.Reply
 	Next() (wire.Content, error)
 	Close()
 }
@@ -156,7 +157,7 @@ func (d *duplexClient) carry(conn duplexConn) {
 	d.had = had
 	go func() { // a client that stops reading while it sends an ack may deadlock
 		for n := range had {
-			_ = conn.trySend(wire.Command{Ack: &n}) // the receiving goroutine gets the error too
+			_ = conn.TrySend(wire.Command{Ack: &n}) // the receiving goroutine gets the error too
 		}
 	}()
 }
@@ -221,15 +222,15 @@ func (d *duplexClient) command(add []wire.Start, remove []string) ([]wire.Positi
 	d.system.Helper()
 	sent := make(chan error, 1)
 	conn := d.conn
-	go func() { sent <- conn.trySend(wire.Command{Ref: new(uint64(7)), Subscribe: add, Unsubscribe: remove}) }()
+	go func() { sent <- conn.TrySend(wire.Command{Ref: new(uint64(7)), Subscribe: add, Unsubscribe: remove}) }()
 	var received <-chan wire.Content
 	if d.reading.TryLock() {
 		defer d.reading.Unlock()
-		received = d.conn.received()
+		received = d.conn.Received()
 	}
 	for {
 		select {
-		case reply := <-d.conn.replied():
+		case reply := <-d.conn.Replied():
 			require.NoError(d.system, <-sent)
 			require.NotNil(d.system, reply.Ref)
 			require.Equal(d.system, uint64(7), *reply.Ref)
@@ -247,16 +248,16 @@ func (d *duplexClient) command(add []wire.Start, remove []string) ([]wire.Positi
 // A moment after the end frame, the daemon disconnects a client that keeps sending.
 func TestAClientThatKeepsSendingIsDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		s := k.connect(wire.Start{Topic: "a"})
-		s.hello()
-		k.cfg.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(math.MaxInt)
+		k := newKit(t, lanetest.Settings{})
+		s := k.Connect(wire.Start{Topic: "a"})
+		s.Hello()
+		k.Parts.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(math.MaxInt)
 		_, err := s.Next()
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
 		begun := time.Now()
-		for err = s.trySend(wire.Command{Ping: true}); err == nil && time.Since(begun) < time.Minute; {
+		for err = s.TrySend(wire.Command{Ping: true}); err == nil && time.Since(begun) < time.Minute; {
 			time.Sleep(100 * time.Millisecond)
-			err = s.trySend(wire.Command{Ping: true})
+			err = s.TrySend(wire.Command{Ping: true})
 		}
 		require.Error(t, err)
 		require.Less(t, time.Since(begun), 3*time.Second)

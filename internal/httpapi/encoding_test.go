@@ -17,15 +17,16 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // twin serves the same topics and sessions through net/http alone.
 func (k *kit) twin() *kit {
-	cfg := k.cfg
+	cfg := k.Parts
 	cfg.Lane = lane.Off
-	twin := &kit{T: k.T, cfg: cfg}
+	twin := &kit{Kit: &lanetest.Kit{T: k.T, Parts: cfg}}
 	twin.serve()
 	return twin
 }
@@ -34,20 +35,11 @@ func (k *kit) twin() *kit {
 func (k *kit) fill(texts ...string) (epoch string) {
 	k.Helper()
 	for _, text := range texts {
-		published, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Type: "text/plain", Data: []byte(text)}, 0, time.Now())
+		published, err := k.Parts.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Type: "text/plain", Data: []byte(text)}, 0, time.Now())
 		require.NoError(k, err)
 		epoch = published.Position.Epoch
 	}
 	return epoch
-}
-
-// long returns a payload of at least n bytes that compresses well.
-func long(n int) string {
-	var b strings.Builder
-	for i := 0; b.Len() < n; i++ {
-		fmt.Fprintf(&b, "line %d of a long message; ", i)
-	}
-	return b.String()
 }
 
 var dateLine = regexp.MustCompile(`Date: [^\r]*\r\n`)
@@ -56,7 +48,7 @@ var dateLine = regexp.MustCompile(`Date: [^\r]*\r\n`)
 // without its date. With a lane, the lane answers the second request.
 func (k *kit) answerTo(target string, headers ...string) (raw string) {
 	k.Helper()
-	conn, err := k.dial()
+	conn, err := k.Dial()
 	require.NoError(k, err)
 	defer conn.Close()
 	require.NoError(k, conn.SetDeadline(time.Now().Add(time.Minute)))
@@ -101,20 +93,18 @@ func packed(t *testing.T, raw string) (body string, ok bool) {
 	return string(text), true
 }
 
-const takesGzip = "Accept-Encoding: gzip, deflate, br, zstd\r\n"
-
 // The lane and net/http produce the same bytes. A decompressed answer equals the
 // uncompressed one.
 func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
 	for _, way := range []lane.Way{lane.HandOff, lane.Channel} {
 		t.Run(string(way), func(t *testing.T) {
-			k := serveLane(t, way, settings{
-				origins: []string{"https://app.example", "https://other.example"},
-				broker:  broker.Config{HistoryAge: time.Hour}, // no message expires during the test
+			k := serveLane(t, way, lanetest.Settings{
+				Origins: []string{"https://app.example", "https://other.example"},
+				Broker:  broker.Config{HistoryAge: time.Hour}, // no message expires during the test
 			}, nil)
 			twin := k.twin()
-			epoch := k.fill(long(2000), "short", long(90_000), "shorter", "short again", long(3000))
-			poll := "/v1/sessions/" + k.open(`{"topics":["a@oldest"]}`).Session + "/poll?ack=0"
+			epoch := k.fill(lanetest.Long(2000), "short", lanetest.Long(90_000), "shorter", "short again", lanetest.Long(3000))
+			poll := "/v1/sessions/" + k.Open(`{"topics":["a@oldest"]}`).Session + "/poll?ack=0"
 			for target, whole := range map[string]bool{
 				poll:                                                          true,
 				poll + "&mode=single":                                         true,
@@ -134,9 +124,9 @@ func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
 				"/v1/poll?topic=a@" + epoch + ":0&format=json&mode=batch&_=1": true,
 			} {
 				for _, origin := range []string{"", "Origin: https://app.example\r\n", "Origin: https://other.example\r\n"} {
-					plain, got := k.answerTo(target, origin), k.answerTo(target, origin+takesGzip)
+					plain, got := k.answerTo(target, origin), k.answerTo(target, origin+lanetest.TakesGzip)
 					require.Equal(t, twin.answerTo(target, origin), plain, target)
-					require.Equal(t, twin.answerTo(target, origin+takesGzip), got, target)
+					require.Equal(t, twin.answerTo(target, origin+lanetest.TakesGzip), got, target)
 					want, isPacked := packed(t, plain)
 					require.False(t, isPacked)
 					text, isPacked := packed(t, got)
@@ -155,8 +145,8 @@ func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
 func TestAnswersInPartsAreNotCompressed(t *testing.T) {
 	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
 		k := newLaneKit(t, way)
-		target := "/v1/poll?mode=multiple&topic=a@" + k.fill(long(2000)) + ":0"
-		got := k.answerTo(target, takesGzip)
+		target := "/v1/poll?mode=multiple&topic=a@" + k.fill(lanetest.Long(2000)) + ":0"
+		got := k.answerTo(target, lanetest.TakesGzip)
 		require.NotContains(t, got, "Content-Encoding")
 		require.Equal(t, k.answerTo(target), got, way)
 	}
@@ -167,11 +157,11 @@ func TestMessagesAreCompressedFromTheLeastOn(t *testing.T) {
 	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
 		t.Run(string(way), func(t *testing.T) {
 			k := newLaneKit(t, way)
-			target := "/v1/poll?topic=a@" + k.fill(long(2000)) + ":0"
+			target := "/v1/poll?topic=a@" + k.fill(lanetest.Long(2000)) + ":0"
 			line, _ := packed(t, k.answerTo(target))
 			for least, want := range map[int]bool{len(line): true, len(line) + 1: false, -1: false, 0: true} {
-				k.cfg.Polls.Reload(transport.Config{CompressionMinBytes: least}, k.cfg.Limits)
-				text, isPacked := packed(t, k.answerTo(target, takesGzip))
+				k.Parts.Polls.Reload(transport.Config{CompressionMinBytes: least}, k.Parts.Limits)
+				text, isPacked := packed(t, k.answerTo(target, lanetest.TakesGzip))
 				require.Equal(t, want, isPacked, "at least %d", least)
 				require.Equal(t, line, text)
 			}
@@ -184,57 +174,40 @@ func TestCompressedBytesAreCounted(t *testing.T) {
 	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
 		t.Run(string(way), func(t *testing.T) {
 			k := newLaneKit(t, way)
-			epoch := k.fill(long(2000), long(3000))
+			epoch := k.fill(lanetest.Long(2000), lanetest.Long(3000))
 			before, after := 0, 0
 			for _, target := range []string{"/v1/poll?topic=a@" + epoch + ":0", "/v1/poll?topic=a@" + epoch + ":1", "/v1/poll?topic=a@oldest"} {
-				raw := k.answerTo(target, takesGzip)
+				raw := k.answerTo(target, lanetest.TakesGzip)
 				text, isPacked := packed(t, raw)
 				require.True(t, isPacked)
 				_, body, _ := strings.Cut(raw, "\r\n\r\n")
 				before, after = before+2*len(text), after+2*len(body) // answerTo sends each request twice
 			}
 			k.answerTo("/v1/poll?topic=a@" + epoch + ":0")
-			require.Equal(t, [2]string{strconv.Itoa(before), strconv.Itoa(after)}, k.compressed())
+			require.Equal(t, [2]string{strconv.Itoa(before), strconv.Itoa(after)}, k.Compressed())
 		})
 	}
-}
-
-// compressed returns the counted bytes before and after compression.
-func (k *kit) compressed() (bytes [2]string) {
-	k.Helper()
-	families, err := k.cfg.Metrics.Registry.Gather()
-	require.NoError(k, err)
-	for _, family := range families {
-		if family.GetName() != "pubsubd_compressed_bytes_total" {
-			continue
-		}
-		for _, sample := range family.GetMetric() {
-			stage := map[string]int{"before": 0, "after": 1}[sample.GetLabel()[0].GetValue()]
-			bytes[stage] = strconv.FormatFloat(sample.GetCounter().GetValue(), 'f', -1, 64)
-		}
-	}
-	return bytes
 }
 
 // The server decodes no body. Subscribers would get the bytes of gzip as the text that they
 // stand for. Neither does it take a part of a body for the whole. It asks for neither body
 // (Expect), on a connection of the lane as well.
 func TestBodiesWithACodingAndPartsAreRefused(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
-		session := k.openA()
-		onLane := func() *caller {
-			c := k.call()
-			c.send(publishing("lane.taken", "0"))
-			c.wantPublished("lane.taken")
+		session := k.OpenA()
+		onLane := func() *lanetest.Caller {
+			c := k.Call()
+			c.Send(lanetest.Publishing("lane.taken", "0"))
+			c.WantPublished("lane.taken")
 			return c
 		}
 		for _, target := range []string{"POST /v1/topics/a/messages", "POST /v1/messages", "POST /v1/sessions", "POST /v1/poll", "PATCH /v1/sessions/" + session} {
 			refused := func(fields string, status int) (http.Header, string) {
 				t.Log(target, fields)
 				c := onLane()
-				c.send(target + " HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" + fields + "\r\nExpect: 100-continue\r\n\r\n")
-				resp := c.answer()
+				c.Send(target + " HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" + fields + "\r\nExpect: 100-continue\r\n\r\n")
+				resp := c.Answer()
 				defer resp.Body.Close()
 				require.Equal(t, status, resp.StatusCode, "before the body is asked for")
 				text, err := io.ReadAll(resp.Body)
@@ -248,16 +221,16 @@ func TestBodiesWithACodingAndPartsAreRefused(t *testing.T) {
 			}
 			refused("Content-Range: bytes 0-1/4", http.StatusBadRequest)
 			c := onLane()
-			c.send(target + " HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n[]")
-			c.wantAnswer(http.StatusUnsupportedMediaType)
+			c.Send(target + " HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n[]")
+			c.WantAnswer(http.StatusUnsupportedMediaType)
 		}
 		for _, coding := range []string{"", "identity", "Identity", ",", " , identity,"} {
 			c := onLane()
-			c.send(strings.Replace(publishing("b", "1"), "Host: h\r\n", "Host: h\r\nContent-Encoding: "+coding+"\r\nContent-Transfer-Encoding: base64\r\n", 1))
-			c.wantPublished("b")
+			c.Send(strings.Replace(lanetest.Publishing("b", "1"), "Host: h\r\n", "Host: h\r\nContent-Encoding: "+coding+"\r\nContent-Transfer-Encoding: base64\r\n", 1))
+			c.WantPublished("b")
 		}
-		c := k.call()
-		c.send("GET /v1/topics/a HTTP/1.1\r\nHost: h\r\nContent-Encoding: gzip\r\n\r\n")
-		require.Contains(t, c.wantAnswer(http.StatusOK), `"messages":0`)
+		c := k.Call()
+		c.Send("GET /v1/topics/a HTTP/1.1\r\nHost: h\r\nContent-Encoding: gzip\r\n\r\n")
+		require.Contains(t, c.WantAnswer(http.StatusOK), `"messages":0`)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -29,8 +30,8 @@ func escaped(path string) (all []string) {
 // of its log.
 func TestAPathWithAnEscapeIsNotServed(t *testing.T) {
 	k := newLaneKit(t, lane.HandOff, "https://app.example")
-	session := k.openA()
-	c := k.callOnLane()
+	session := k.OpenA()
+	c := k.CallOnLane()
 	const head = "HTTP/1.1\r\nHost: h\r\nOrigin: https://app.example\r\nAccess-Control-Request-Method: GET\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n"
 	for _, route := range routes(t, k.api.router) {
 		served, path, _ := strings.Cut(route, " ")
@@ -40,25 +41,25 @@ func TestAPathWithAnEscapeIsNotServed(t *testing.T) {
 				if method == http.MethodHead {
 					continue // as GET, but its answer has no body
 				}
-				c.send(fmt.Sprintf("%s %s?topic=a&ack=0 %s", method, spelled, head))
+				c.Send(fmt.Sprintf("%s %s?topic=a&ack=0 %s", method, spelled, head))
 				var p wire.Problem
 				t.Log(method, spelled)
-				require.NoError(t, json.Unmarshal([]byte(c.wantAnswer(http.StatusNotFound)), &p))
+				require.NoError(t, json.Unmarshal([]byte(c.WantAnswer(http.StatusNotFound)), &p))
 				require.Equal(t, wire.CodeNotFound, p.Code)
 				require.Contains(t, p.Remedy, "write the path without escapes")
-				c.send(publishing("lane.taken", "0")) // the lane takes the connection again
-				c.wantPublished("lane.taken")
+				c.Send(lanetest.Publishing("lane.taken", "0")) // the lane takes the connection again
+				c.WantPublished("lane.taken")
 			}
 		}
 	}
-	c.send(publishing("a", "1"))
-	require.EqualValues(t, 1, c.wantPublished("a"), "nothing was published")
-	c.send(polling(session, 0))
-	c.wantAnswer(http.StatusOK)
+	c.Send(lanetest.Publishing("a", "1"))
+	require.EqualValues(t, 1, c.WantPublished("a"), "nothing was published")
+	c.Send(lanetest.Polling(session, 0))
+	c.WantAnswer(http.StatusOK)
 }
 
 func TestAnAdminPathWithAnEscapeIsNotServed(t *testing.T) {
-	cfg := newParts(settings{})
+	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
 	for _, path := range []string{"/metrics", "/sessions", "/debug/pprof/cmdline", "/debug/pprof/heap"} {
 		for _, spelled := range escaped(path) {

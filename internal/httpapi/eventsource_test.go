@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -58,7 +59,7 @@ const (
 func (i idKind) refer() bool { return i == referring || i == attached }
 
 func (k *kit) eventSource(query url.Values) *eventSource {
-	e := &eventSource{kit: k, http: k.client, query: query, retry: 3 * time.Second}
+	e := &eventSource{kit: k, http: k.HTTP, query: query, retry: 3 * time.Second}
 	e.ctx, e.leave = context.WithCancel(context.Background())
 	return e
 }
@@ -362,7 +363,7 @@ func attaching(session string, count uint64) url.Values {
 // use this kind of ids.
 func queryOf(ids idKind, topics ...wire.Start) url.Values {
 	q := url.Values{}
-	addTopics(q, topics)
+	lanetest.AddTopics(q, topics)
 	switch ids {
 	case ofSeveral:
 		q.Add("topic", "nobody.publishes-here")

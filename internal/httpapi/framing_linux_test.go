@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 )
 
 // A proxy that trusts Content-Length, where the daemon trusts Transfer-Encoding, takes
@@ -25,17 +26,17 @@ func TestTheConnectionEndsAfterARequestThatCouldBeFramedInTwoWays(t *testing.T) 
 		t.Run(name, func(t *testing.T) {
 			for _, way := range []lane.Way{lane.Off, lane.HandOff} {
 				k := newLaneKit(t, way)
-				c := k.call()
-				c.send(publishing("first", "1")) // now the lane has the connection, if there is a lane
-				c.wantPublished("first")
-				c.send(request, smuggled)
-				resp := c.answer()
+				c := k.Call()
+				c.Send(lanetest.Publishing("first", "1")) // now the lane has the connection, if there is a lane
+				c.WantPublished("first")
+				c.Send(request, smuggled)
+				resp := c.Answer()
 				_, err := io.Copy(io.Discard, resp.Body)
 				require.NoError(t, err)
 				require.NoError(t, resp.Body.Close())
 				require.True(t, resp.Close, "the answer says that the connection ends")
-				c.wantClosed()
-				status, _ := k.get(http.MethodGet, "/v1/topics/smuggled", "")
+				c.WantClosed()
+				status, _ := k.Get(http.MethodGet, "/v1/topics/smuggled", "")
 				require.Equal(t, http.StatusNotFound, status)
 			}
 		})

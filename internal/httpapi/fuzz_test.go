@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -34,7 +35,7 @@ func FuzzRequests(f *testing.F) {
 	} {
 		f.Add(seed[0], seed[1], seed[2], seed[3])
 	}
-	api := newParts(settings{transport: transport.Config{PollTimeout: time.Millisecond, MaxOutputDelay: time.Millisecond}}).newAPI()
+	api := newAPI(lanetest.NewParts(lanetest.Settings{Transport: transport.Config{PollTimeout: time.Millisecond, MaxOutputDelay: time.Millisecond}}))
 	f.Fuzz(func(t *testing.T, method, target, contentType, body string) {
 		if strings.Contains(target, "stream") || strings.Contains(target, "sse") {
 			return // does not end by itself

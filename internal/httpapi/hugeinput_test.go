@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
@@ -45,18 +46,18 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 		"topic", "ack", "mode", "format", "hello", "client", "echo", "max_rate", "last_event_id", "lastEventId", "session", "limit", "after", "ttl", "key",
 	}
 	step := exhaustive.Step(13)
-	for r, at := range routes(t, newParts(settings{}).newAPI().router) {
+	for r, at := range routes(t, newAPI(lanetest.NewParts(lanetest.Settings{})).router) {
 		synctest.Test(t, func(t *testing.T) {
-			k := newKit(t, settings{})
-			id := k.open(`{"topics":["a"]}`).Session
+			k := newKit(t, lanetest.Settings{})
+			id := k.Open(`{"topics":["a"]}`).Session
 			method, template, _ := strings.Cut(at, " ")
 			path := strings.NewReplacer("{topic}", "a", "{id}", id).Replace(template)
 			ask := func(path, body string, headers ...string) {
 				t.Helper()
 				if len(headers) == 0 {
-					headers = []string{jsonType}
+					headers = []string{lanetest.JSONType}
 				}
-				resp := k.do(method, path, body, headers...)
+				resp := k.Do(method, path, body, headers...)
 				defer resp.Body.Close()
 				answer := make([]byte, 2*maxProblem) // some answers do not end
 				n, _ := resp.Body.Read(answer)
@@ -122,7 +123,7 @@ func hugeBodies(t *testing.T, in string) (bodies []string) {
 // As above, with an invalid payload.
 func TestNoProblemRepeatsAHugePayload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		for _, in := range hugeInputs {
 			text, err := json.Marshal(in)
 			require.NoError(t, err)
@@ -130,8 +131,8 @@ func TestNoProblemRepeatsAHugePayload(t *testing.T) {
 				in, string(text) + string(text), "{" + string(text) + ":1," + string(text) + ":2}", "{" + string(text) + ":{" + string(text) + ":x}}",
 				"{" + string(text) + `:[1,{"a":tru}]}`, strings.Repeat("9", 4_000) + "x",
 			} {
-				for _, kind := range []string{jsonType, "Content-Type: application/cbor"} {
-					status, answer := k.get("POST", "/v1/topics/a/messages", body, kind)
+				for _, kind := range []string{lanetest.JSONType, "Content-Type: application/cbor"} {
+					status, answer := k.Get("POST", "/v1/topics/a/messages", body, kind)
 					wantShort(t, status, answer, body[:20])
 				}
 			}
@@ -143,19 +144,19 @@ func TestNoProblemRepeatsAHugePayload(t *testing.T) {
 func TestNoReplyRepeatsAHugeCommand(t *testing.T) {
 	for f, format := range []string{"json", "cbor"} {
 		synctest.Test(t, func(t *testing.T) {
-			k := newKit(t, settings{})
+			k := newKit(t, lanetest.Settings{})
 			for i, in := range hugeInputs {
 				for b, body := range hugeBodies(t, in) {
 					if (f+i+b)%exhaustive.Step(5) != 0 {
 						continue
 					}
-					s := k.dialSocket("/v1/ws?format=" + format)
-					s.hello()
-					s.send(json.RawMessage(strings.Replace(body, "{", `{"ref":1,`, 1)))
+					s := k.DialSocket("/v1/ws?format=" + format)
+					s.Hello()
+					s.Send(json.RawMessage(strings.Replace(body, "{", `{"ref":1,`, 1)))
 					select {
-					case reply := <-s.replies:
+					case reply := <-s.Replies:
 						wantShortReply(t, reply.Problem, body)
-					case c := <-s.frames:
+					case c := <-s.Frames:
 						require.NotNil(t, c.End, body[:20])
 						wantShortReply(t, c.End, body)
 					}
@@ -176,7 +177,7 @@ func wantShortReply(t *testing.T, p *wire.Problem, what string) {
 // As above, for the opening of a bare connection.
 func TestNoEndRepeatsAHugeOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newBareKit(t, settings{})
+		k := newBareKit(t, lanetest.Settings{})
 		for i, in := range hugeInputs {
 			for b, body := range hugeBodies(t, in) {
 				if (i+b)%exhaustive.Step(5) != 0 {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -20,20 +21,20 @@ func TestARetryThatWaitsSpendsItsRateOnce(t *testing.T) {
 		"topics.a.rate":           {Rules: []limit.Rule{{Name: "a", Pattern: "a", Rate: few(2)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := serveLane(t, lane.HandOff, settings{limits: limits}, nil)
-			first, second := k.call(), k.callOnLane()
+			k := serveLane(t, lane.HandOff, lanetest.Settings{Limits: limits}, nil)
+			first, second := k.Call(), k.CallOnLane()
 			hold := make(chan struct{})
-			joined, err := k.cfg.Broker.Join(wire.Start{Topic: "a"}, holder{hold}, true) // every publish to the topic blocks in Offer
+			joined, err := k.Parts.Broker.Join(wire.Start{Topic: "a"}, holder{hold}, true) // every publish to the topic blocks in Offer
 			require.NoError(t, err)
 			defer joined.Leave()
-			first.send(publishingOnce("k", "1"))
-			k.want(1, func() int { return len(k.held("a")) }, "messages published")
-			second.send(publishingOnce("k", "1"))
-			k.wantCalls(2, 0) // the second waits for the first
+			first.Send(publishingOnce("k", "1"))
+			k.Want(1, func() int { return len(k.Held("a")) }, "messages published")
+			second.Send(publishingOnce("k", "1"))
+			k.WantCalls(2, 0) // the second waits for the first
 			close(hold)
-			require.Equal(t, first.wantAnswer(http.StatusOK), second.wantAnswer(http.StatusOK))
-			second.send(publishing("a", "1"))
-			require.Contains(t, second.wantAnswer(http.StatusTooManyRequests), name, "all is spent now, and was not before")
+			require.Equal(t, first.WantAnswer(http.StatusOK), second.WantAnswer(http.StatusOK))
+			second.Send(lanetest.Publishing("a", "1"))
+			require.Contains(t, second.WantAnswer(http.StatusTooManyRequests), name, "all is spent now, and was not before")
 		})
 	}
 }

@@ -14,10 +14,10 @@ import (
 
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsutil"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -26,70 +26,62 @@ import (
 // the lane.
 func TestTheLaneCarriesWebSockets(t *testing.T) {
 	k := newLaneKit(t, lane.HandOff)
-	s := k.connect(wire.Start{Topic: "a"})
-	require.Equal(t, uint64(0), s.hello().Positions[0].Offset)
-	k.wantOnLane(1)
-	k.publish("a", `1`)
-	s.wantFrame("a1", "1")
-	s.send(wire.Command{Ref: new(uint64(1)), Publish: item("a", `{"n":2}`)})
-	require.Equal(t, uint64(2), s.wantReply(1).Position.Offset)
-	s.wantFrame("a2", `{"n":2}`)
+	s := k.Connect(wire.Start{Topic: "a"})
+	require.Equal(t, uint64(0), s.Hello().Positions[0].Offset)
+	k.WantOnLane(1)
+	k.Publish("a", `1`)
+	s.WantFrame("a1", "1")
+	s.Send(wire.Command{Ref: new(uint64(1)), Publish: lanetest.Item("a", `{"n":2}`)})
+	require.Equal(t, uint64(2), s.WantReply(1).Position.Offset)
+	s.WantFrame("a2", `{"n":2}`)
 
-	s.send(wire.Command{Publish: item("a..b", `3`)})
-	require.Equal(t, wire.CodeInvalidTopic, (<-s.replies).Problem.Code, "without a ref only what is wrong is told")
-	s.send(wire.Command{Ping: true, Ref: new(uint64(4))})
-	require.Nil(t, s.wantReply(4).Problem)
+	s.Send(wire.Command{Publish: lanetest.Item("a..b", `3`)})
+	require.Equal(t, wire.CodeInvalidTopic, (<-s.Replies).Problem.Code, "without a ref only what is wrong is told")
+	s.Send(wire.Command{Ping: true, Ref: new(uint64(4))})
+	require.Nil(t, s.WantReply(4).Problem)
 
-	s.send(wire.Command{Ref: new(uint64(5)), Subscribe: []wire.Start{{Topic: "b"}}, Unsubscribe: []string{"a"}})
-	require.Len(t, s.wantReply(5).Positions, 1)
-	k.publish("a", `4`)
-	k.publish("b", `5`)
-	s.wantFrame("b1", "5")
+	s.Send(wire.Command{Ref: new(uint64(5)), Subscribe: []wire.Start{{Topic: "b"}}, Unsubscribe: []string{"a"}})
+	require.Len(t, s.WantReply(5).Positions, 1)
+	k.Publish("a", `4`)
+	k.Publish("b", `5`)
+	s.WantFrame("b1", "5")
 	big := `"` + strings.Repeat("x", 60<<10) + `"`
-	s.send(wire.Command{Ref: new(uint64(6)), Publish: item("b", big)})
-	s.wantFrame("b2", big) // before or after the reply
-	s.wantReply(6)
+	s.Send(wire.Command{Ref: new(uint64(6)), Publish: lanetest.Item("b", big)})
+	s.WantFrame("b2", big) // before or after the reply
+	s.WantReply(6)
 	s.Close()
-	k.wantNoLaneConnections()
-}
-
-func (k *kit) wantNoLaneConnections() {
-	k.client.CloseIdleConnections()
-	k.Helper()
-	require.Eventually(k, func() bool {
-		return testutil.ToFloat64(k.cfg.Metrics.LaneConnections) == 0
-	}, surely, time.Millisecond)
+	k.WantNoLaneConnections()
 }
 
 // Sends many commands and receives many messages on one connection at once.
 func TestCommandsAndFramesOnOneConnectionOfTheLane(t *testing.T) {
 	k := newLaneKit(t, lane.HandOff)
-	s := k.connect(wire.Start{Topic: "a"})
-	s.hello()
+	s := k.Connect(wire.Start{Topic: "a"})
+	s.Hello()
 	const count = 3000
 	go func() {
 		for n := range uint64(count) {
-			s.send(wire.Command{Ref: new(n), Publish: item("a", fmt.Sprint(n))})
+			s.Send(wire.Command{Ref: new(n), Publish: lanetest.Item("a", fmt.Sprint(n))})
 		}
 	}()
 	go func() {
 		for range count {
-			<-s.replies
+			<-s.Replies
 		}
 	}()
 	for n := range count {
-		s.wantFrame(fmt.Sprintf("a%d", n+1), fmt.Sprint(n))
+		s.WantFrame(fmt.Sprintf("a%d", n+1), fmt.Sprint(n))
 	}
 	s.Close()
-	k.wantNoLaneConnections()
+	k.WantNoLaneConnections()
 }
 
 // When a session ends, the daemon sends the reason and a WebSocket close frame.
 func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
 	k := newLaneKit(t, lane.HandOff)
-	s := k.connect(wire.Start{Topic: "a"})
-	s.hello()
-	k.cfg.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(math.MaxInt)
+	s := k.Connect(wire.Start{Topic: "a"})
+	s.Hello()
+	k.Parts.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(math.MaxInt)
 	_, err := s.Next()
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
 	_, err = s.Next()
@@ -97,7 +89,7 @@ func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
 	require.ErrorAs(t, err, &closed)
 	require.EqualValues(t, 1001, closed.Code)
 	s.Close()
-	k.wantNoLaneConnections()
+	k.WantNoLaneConnections()
 }
 
 // A client that breaks the protocol gets an end frame and a close code, on the lane and
@@ -106,9 +98,9 @@ func TestAWebSocketProtocolErrorHasACloseCode(t *testing.T) {
 	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
 		k := newLaneKit(t, way)
 		for text, code := range map[string]int{`[1]`: 1008, "{": 1008, "\"\xff\"": 1008, strings.Repeat(" ", 1<<20+1): 1009} {
-			s := k.connect()
-			s.hello()
-			require.NoError(t, wsutil.WriteClientText(s.conn, []byte(text)))
+			s := k.Connect()
+			s.Hello()
+			require.NoError(t, wsutil.WriteClientText(s.Conn, []byte(text)))
 			_, err := s.Next()
 			require.ErrorAs(t, err, new(*wire.Problem), "%s %.10q", way, text)
 			_, err = s.Next()
@@ -117,7 +109,7 @@ func TestAWebSocketProtocolErrorHasACloseCode(t *testing.T) {
 			require.EqualValues(t, code, closed.Code)
 			s.Close()
 		}
-		k.wantNoLaneConnections()
+		k.WantNoLaneConnections()
 	}
 }
 
@@ -125,21 +117,21 @@ func TestAWebSocketProtocolErrorHasACloseCode(t *testing.T) {
 func TestASessionMovesBetweenTransports(t *testing.T) {
 	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
 		k := newLaneKit(t, way)
-		id := k.open(`{"topics":["a"]}`).Session
-		k.publish("a", `1`)
-		s := k.dialSocket("/v1/ws?session=" + id + "&ack=0")
-		require.Equal(t, id, s.hello().Session)
-		s.wantFrame("a1", "1")
-		k.publish("a", `2`)
-		s.wantFrame("a2", "2")
+		id := k.Open(`{"topics":["a"]}`).Session
+		k.Publish("a", `1`)
+		s := k.DialSocket("/v1/ws?session=" + id + "&ack=0")
+		require.Equal(t, id, s.Hello().Session)
+		s.WantFrame("a1", "1")
+		k.Publish("a", `2`)
+		s.WantFrame("a2", "2")
 		polled := make(chan string)
 		go func() {
-			_, body := k.get("GET", "/v1/sessions/"+id+"/poll?ack=2", "")
+			_, body := k.Get("GET", "/v1/sessions/"+id+"/poll?ack=2", "")
 			polled <- body
 		}()
 		_, err := s.Next()
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodePollReplaced})
-		k.publish("a", `3`)
+		k.Publish("a", `3`)
 		require.Contains(t, <-polled, `"data":3`)
 		s.Close()
 	}
@@ -150,7 +142,7 @@ func TestASessionMovesBetweenTransports(t *testing.T) {
 func TestTheLanePingsSilentWebSocketsOnce(t *testing.T) {
 	k := newLaneKit(t, lane.HandOff)
 	dial := func() (net.Conn, io.Reader) {
-		d := ws.Dialer{NetDial: func(context.Context, string, string) (net.Conn, error) { return k.dial() }}
+		d := ws.Dialer{NetDial: func(context.Context, string, string) (net.Conn, error) { return k.Dial() }}
 		conn, buffered, _, err := d.Dial(context.Background(), "ws://pubsubd/v1/ws?topic=a")
 		require.NoError(t, err)
 		if buffered != nil {
@@ -164,8 +156,8 @@ func TestTheLanePingsSilentWebSocketsOnce(t *testing.T) {
 	for _, r := range []io.Reader{fromAlive, fromDead} {
 		require.Equal(t, ws.OpText, socketFrame(t, r).Header.OpCode, "hello")
 	}
-	k.wantOnLane(2)
-	read := func() int { return int(k.counted("pubsubd_network_bytes_total", "in")) }
+	k.WantOnLane(2)
+	read := func() int { return int(k.Counted("pubsubd_network_bytes_total", "in")) }
 	pings, before := 0, read()
 	pong := ws.MustCompileFrame(ws.MaskFrame(ws.NewPongFrame(nil)))
 	answer := func() { // if a ping has arrived
@@ -179,7 +171,7 @@ func TestTheLanePingsSilentWebSocketsOnce(t *testing.T) {
 		_, err = alive.Write(pong)
 		require.NoError(t, err)
 		pings++
-		k.want(before+pings*len(pong), read, "bytes: the answer is heard")
+		k.Want(before+pings*len(pong), read, "bytes: the answer is heard")
 	}
 	asked := make(chan int, 1)
 	go func() { // answers no ping
@@ -193,15 +185,15 @@ func TestTheLanePingsSilentWebSocketsOnce(t *testing.T) {
 			n++
 		}
 	}()
-	silence, passed := k.cfg.silence(), time.Duration(0)
-	k.want(1, func() int { // a connection that is not idle yet is pinged in a later round
+	silence, passed := k.Parts.Silence(), time.Duration(0)
+	k.Want(1, func() int { // a connection that is not idle yet is pinged in a later round
 		passed += silence / 2
-		k.later(passed)
+		k.Later(passed)
 		answer()
 		if pings == 0 {
 			return 2
 		}
-		return k.onLane()
+		return k.OnLane()
 	}, "connections on the lane, of which one answers")
 	require.Equal(t, 1, <-asked, "it is asked once")
 	require.NoError(t, alive.Close())

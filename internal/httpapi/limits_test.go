@@ -10,13 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
-
-// once is a rate of one call an hour.
-var once = limit.Rate{PerSecond: 1.0 / 3600, Burst: 1}
 
 func TestEveryCallSpendsARate(t *testing.T) {
 	for kind, ways := range map[limit.Kind][][3]string{
@@ -50,15 +48,15 @@ func TestEveryCallSpendsARate(t *testing.T) {
 // does not limit another.
 func wantCounted(t *testing.T, kind limit.Kind, scope limit.Scope, way [3]string) {
 	var rates limit.Rates
-	k := newKit(t, settings{authority: everyName{}, session: longStay()})
-	k.get("POST", "/v1/topics/a/messages", "1", jsonType)
-	id := k.open(`{"topics":["a@oldest"]}`, "Authorization: ann").Session
-	rates[kind][scope] = once
-	k.cfg.Limiter.Reload(limit.Config{Rates: rates})
+	k := newKit(t, lanetest.Settings{Authority: everyName{}, Session: lanetest.LongStay()})
+	k.Get("POST", "/v1/topics/a/messages", "1", lanetest.JSONType)
+	id := k.Open(`{"topics":["a@oldest"]}`, "Authorization: ann").Session
+	rates[kind][scope] = lanetest.Once
+	k.Parts.Limiter.Reload(limit.Config{Rates: rates})
 	n := 0
 	do := func(name string) (int, string) {
 		n++
-		return k.get(way[0], filled(way[1], id, n), filled(way[2], id, n), jsonType, "Authorization: "+name)
+		return k.Get(way[0], filled(way[1], id, n), filled(way[2], id, n), lanetest.JSONType, "Authorization: "+name)
 	}
 	status, answer := do("ann")
 	require.NotEqual(t, http.StatusTooManyRequests, status, answer)
@@ -66,7 +64,7 @@ func wantCounted(t *testing.T, kind limit.Kind, scope limit.Scope, way [3]string
 	require.Equal(t, http.StatusTooManyRequests, status, "%s %s by %s: %s", way[0], way[1], scope, answer)
 	require.Contains(t, answer, `"code":"limited"`)
 	require.Contains(t, answer, "rates."+kind.String()+"."+scope.String())
-	require.EqualValues(t, 1, k.counted("pubsubd_limited_total", "rates."+kind.String()+"."+scope.String()))
+	require.EqualValues(t, 1, k.Counted("pubsubd_limited_total", "rates."+kind.String()+"."+scope.String()))
 	if scope == limit.Principal {
 		status, answer = do("bob")
 		require.NotEqual(t, http.StatusTooManyRequests, status, answer)
@@ -75,68 +73,68 @@ func wantCounted(t *testing.T, kind limit.Kind, scope limit.Scope, way [3]string
 
 func TestACallWaitsForASlotAndTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: 3 * time.Second}})
-		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
+		k := newKit(t, lanetest.Settings{Limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: 3 * time.Second}})
+		held, err := k.Parts.Limiter.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
 		begun := time.Now()
-		p := k.wantProblem(wire.CodeOverloaded, "POST", "/v1/topics/a/messages", "1", jsonType)
+		p := k.WantProblem(wire.CodeOverloaded, "POST", "/v1/topics/a/messages", "1", lanetest.JSONType)
 		require.Equal(t, 3*time.Second, time.Since(begun), "as long as is stated")
 		require.Contains(t, p.Detail, "3s")
 		require.Contains(t, p.Remedy, "limits.calls")
 		require.Positive(t, p.RetryAfterMS)
 
 		held.End()
-		held, err = k.cfg.Limiter.Begin(t.Context(), limit.Who{}, true)
+		held, err = k.Parts.Limiter.Begin(t.Context(), limit.Who{}, true)
 		require.NoError(t, err)
 		answered := make(chan int, 1)
 		go func() {
-			status, _ := k.get("GET", "/v1/topics", "")
+			status, _ := k.Get("GET", "/v1/topics", "")
 			answered <- status
 		}()
 		synctest.Wait()
 		begun = time.Now()
-		k.wantProblem(wire.CodeOverloaded, "GET", "/v1/topics", "")
+		k.WantProblem(wire.CodeOverloaded, "GET", "/v1/topics", "")
 		require.Zero(t, time.Since(begun), "no more wait than may")
 		held.End()
 		require.Equal(t, http.StatusOK, <-answered)
-		require.EqualValues(t, 1, k.counted("pubsubd_limited_total", "calls"))
-		require.EqualValues(t, 1, k.counted("pubsubd_limited_total", "reads"))
+		require.EqualValues(t, 1, k.Counted("pubsubd_limited_total", "calls"))
+		require.EqualValues(t, 1, k.Counted("pubsubd_limited_total", "reads"))
 	})
 }
 
 // A parked poll holds no slot. Otherwise, parked polls would block all other calls.
 func TestParkedPollsTakeNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
-		id := k.open(`{"topics":["a"]}`).Session
+		k := newKit(t, lanetest.Settings{Limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
+		id := k.Open(`{"topics":["a"]}`).Session
 		polled := make(chan string, 1)
 		go func() {
-			_, answer := k.get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
+			_, answer := k.Get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
 			polled <- answer
 		}()
 		synctest.Wait()
-		k.wantOK("/v1/topics/a/messages", "1", jsonType)
+		k.wantOK("/v1/topics/a/messages", "1", lanetest.JSONType)
 		require.Contains(t, <-polled, `"data":1`)
 	})
 }
 
 func TestASessionWaitsForASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{session: twoAtOnce(), limits: limit.Config{PendingSessions: 1, Wait: 2 * time.Second}})
-		first := k.open(`{"topics":["a"]}`).Session
-		k.open(`{"topics":["a"]}`)
+		k := newKit(t, lanetest.Settings{Session: twoAtOnce(), Limits: limit.Config{PendingSessions: 1, Wait: 2 * time.Second}})
+		first := k.Open(`{"topics":["a"]}`).Session
+		k.Open(`{"topics":["a"]}`)
 		begun := time.Now()
-		p := k.wantProblem(wire.CodeOverloaded, "POST", "/v1/sessions", `{"topics":["a"]}`, jsonType)
+		p := k.WantProblem(wire.CodeOverloaded, "POST", "/v1/sessions", `{"topics":["a"]}`, lanetest.JSONType)
 		require.Equal(t, 2*time.Second, time.Since(begun))
 		require.Contains(t, p.Remedy, "limits.sessions")
 		opened := make(chan int, 1)
 		go func() {
-			status, _ := k.get("POST", "/v1/sessions", `{"topics":["a"]}`, jsonType)
+			status, _ := k.Get("POST", "/v1/sessions", `{"topics":["a"]}`, lanetest.JSONType)
 			opened <- status
 		}()
 		synctest.Wait()
-		k.wantProblem(wire.CodeOverloaded, "POST", "/v1/sessions", `{}`, jsonType)
-		k.get("DELETE", "/v1/sessions/"+first, "")
+		k.WantProblem(wire.CodeOverloaded, "POST", "/v1/sessions", `{}`, lanetest.JSONType)
+		k.Get("DELETE", "/v1/sessions/"+first, "")
 		require.Equal(t, http.StatusCreated, <-opened)
 	})
 }
@@ -144,59 +142,59 @@ func TestASessionWaitsForASlot(t *testing.T) {
 // Openings that wait for a slot count against limits.address_calls.
 func TestWaitingOpeningsCountAsCallsOfTheirAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{session: twoAtOnce(), limits: limit.Config{AddressCalls: 2, Wait: time.Second}})
-		k.open(`{"topics":["a"]}`)
-		k.open(`{"topics":["a"]}`)
+		k := newKit(t, lanetest.Settings{Session: twoAtOnce(), Limits: limit.Config{AddressCalls: 2, Wait: time.Second}})
+		k.Open(`{"topics":["a"]}`)
+		k.Open(`{"topics":["a"]}`)
 		told := make(chan int, 2)
 		for range 2 {
 			go func() {
-				status, _ := k.get("POST", "/v1/sessions", `{"topics":["a"]}`, jsonType)
+				status, _ := k.Get("POST", "/v1/sessions", `{"topics":["a"]}`, lanetest.JSONType)
 				told <- status
 			}()
 		}
 		synctest.Wait()
-		k.wantProblem(wire.CodeLimited, "POST", "/v1/sessions", `{"topics":["a"]}`, jsonType)
+		k.WantProblem(wire.CodeLimited, "POST", "/v1/sessions", `{"topics":["a"]}`, lanetest.JSONType)
 		require.Equal(t, http.StatusServiceUnavailable, <-told)
 		require.Equal(t, http.StatusServiceUnavailable, <-told)
-		k.wantOK("/v1/topics/a/messages", "1", jsonType)
+		k.wantOK("/v1/topics/a/messages", "1", lanetest.JSONType)
 	})
 }
 
 // A session may have only PendingMessages unanswered publishes.
 func TestThePendingPublishesOfASessionAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{limits: limit.Config{Calls: 1, Wait: time.Minute, PendingMessages: 2}})
-		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
+		k := newKit(t, lanetest.Settings{Limits: limit.Config{Calls: 1, Wait: time.Minute, PendingMessages: 2}})
+		held, err := k.Parts.Limiter.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
-		id := k.open(`{"topics":["a"]}`).Session
+		id := k.Open(`{"topics":["a"]}`).Session
 		path := "/v1/topics/a/messages?session=" + id
 		answered := make(chan int, 2)
 		for range 2 {
 			go func() {
-				status, _ := k.get("POST", path, "1", jsonType)
+				status, _ := k.Get("POST", path, "1", lanetest.JSONType)
 				answered <- status
 			}()
 		}
 		synctest.Wait()
-		p := k.wantProblem(wire.CodeLimited, "POST", path, "1", jsonType)
+		p := k.WantProblem(wire.CodeLimited, "POST", path, "1", lanetest.JSONType)
 		require.Contains(t, p.Remedy, "limits.pending_messages_per_session")
 		held.End()
 		require.Equal(t, http.StatusOK, <-answered)
 		require.Equal(t, http.StatusOK, <-answered)
-		k.wantOK(path, "1", jsonType)
-		k.wantProblem(wire.CodeSessionUnknown, "POST", "/v1/topics/a/messages?session=none", "1", jsonType)
+		k.wantOK(path, "1", lanetest.JSONType)
+		k.WantProblem(wire.CodeSessionUnknown, "POST", "/v1/topics/a/messages?session=none", "1", lanetest.JSONType)
 	})
 }
 
 func TestARuleLimitsWhatIsPublishedToItsTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{limits: limit.Config{Rules: []limit.Rule{{Name: "chat", Pattern: "chat.>", Rate: once}, {Name: "news", Pattern: "chat.news"}}}})
-		k.wantOK("/v1/topics/chat.a/messages", "1", jsonType)
-		p := k.wantProblem(wire.CodeLimited, "POST", "/v1/topics/chat.b/messages", "1", jsonType)
+		k := newKit(t, lanetest.Settings{Limits: limit.Config{Rules: []limit.Rule{{Name: "chat", Pattern: "chat.>", Rate: lanetest.Once}, {Name: "news", Pattern: "chat.news"}}}})
+		k.wantOK("/v1/topics/chat.a/messages", "1", lanetest.JSONType)
+		p := k.WantProblem(wire.CodeLimited, "POST", "/v1/topics/chat.b/messages", "1", lanetest.JSONType)
 		require.Contains(t, p.Remedy, "topics.chat.rate")
 		for range 3 {
-			k.wantOK("/v1/topics/chat.news/messages", "1", jsonType)
-			k.wantOK("/v1/topics/other/messages", "1", jsonType)
+			k.wantOK("/v1/topics/chat.news/messages", "1", lanetest.JSONType)
+			k.wantOK("/v1/topics/other/messages", "1", lanetest.JSONType)
 		}
 	})
 }
@@ -205,18 +203,18 @@ func TestARuleLimitsWhatIsPublishedToItsTopics(t *testing.T) {
 // client that retries in a loop.
 func TestARefusalOfAnImpatientClientIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rates := limit.Rates{limit.Requests: {limit.Address: once}}
-		k := newKit(t, settings{limits: limit.Config{Rates: rates, Wait: 2 * time.Second}})
+		rates := limit.Rates{limit.Requests: {limit.Address: lanetest.Once}}
+		k := newKit(t, lanetest.Settings{Limits: limit.Config{Rates: rates, Wait: 2 * time.Second}})
 		begun := time.Now()
 		for range 100 {
-			k.get("GET", "/v1/topics", "")
+			k.Get("GET", "/v1/topics", "")
 		}
 		require.Greater(t, time.Since(begun), 50*time.Second, "some at once, and the others few a second")
 		time.Sleep(time.Hour)
 		begun = time.Now()
-		status, _ := k.get("GET", "/v1/topics", "")
+		status, _ := k.Get("GET", "/v1/topics", "")
 		require.Equal(t, http.StatusOK, status)
-		k.wantProblem(wire.CodeLimited, "GET", "/v1/topics", "")
+		k.WantProblem(wire.CodeLimited, "GET", "/v1/topics", "")
 		require.Zero(t, time.Since(begun), "it has waited, and is told at once again")
 	})
 }
@@ -224,21 +222,18 @@ func TestARefusalOfAnImpatientClientIsDelayed(t *testing.T) {
 // A request holds no slot while its body is incomplete.
 func TestASlowBodyTakesNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
-		nc, err := k.dial()
+		k := newKit(t, lanetest.Settings{Limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
+		nc, err := k.Dial()
 		require.NoError(t, err)
 		defer nc.Close()
 		_, err = nc.Write([]byte("POST /v1/topics/a/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n"))
 		require.NoError(t, err)
 		synctest.Wait()
 		for i := range 3 {
-			k.wantOK("/v1/topics/b/messages", strconv.Itoa(i), jsonType)
+			k.wantOK("/v1/topics/b/messages", strconv.Itoa(i), lanetest.JSONType)
 		}
 	})
 }
-
-// longStay keeps sessions open for a day without polls.
-func longStay() session.Config { return session.Config{InactivityTimeout: 24 * time.Hour} }
 
 func twoAtOnce() session.Config { return session.Config{MaxSessions: 2} }
 
@@ -250,18 +245,18 @@ func filled(text, id string, n int) string {
 // A request must not wait for a second slot while it holds one: it would wait for itself.
 func TestAPatchWithoutABodyTakesOneSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{session: longStay(), limits: limit.Config{Calls: 2, Wait: 2 * time.Second}})
-		id := k.open(`{"topics":["a"]}`).Session
+		k := newKit(t, lanetest.Settings{Session: lanetest.LongStay(), Limits: limit.Config{Calls: 2, Wait: 2 * time.Second}})
+		id := k.Open(`{"topics":["a"]}`).Session
 		calls := make([]limit.Call, 2)
 		for i := range calls {
 			var err error
-			calls[i], err = k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
+			calls[i], err = k.Parts.Limiter.Begin(t.Context(), limit.Who{}, false)
 			require.NoError(t, err)
 		}
 		done := make(chan int, 2)
 		for range 2 {
 			go func() {
-				status, _ := k.get("PATCH", "/v1/sessions/"+id, "")
+				status, _ := k.Get("PATCH", "/v1/sessions/"+id, "")
 				done <- status
 			}()
 		}
@@ -272,7 +267,7 @@ func TestAPatchWithoutABodyTakesOneSlot(t *testing.T) {
 			calls[1].End()
 		}()
 		begun := time.Now()
-		status, text := k.get("POST", "/v1/topics/b/messages", "1", jsonType)
+		status, text := k.Get("POST", "/v1/topics/b/messages", "1", lanetest.JSONType)
 		require.Equal(t, http.StatusOK, status, text)
 		require.Equal(t, time.Second, time.Since(begun))
 		require.Equal(t, []int{http.StatusOK, http.StatusOK}, []int{<-done, <-done})
@@ -281,8 +276,8 @@ func TestAPatchWithoutABodyTakesOneSlot(t *testing.T) {
 
 func TestAnEmptyBatchTakesOneSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{limits: limit.Config{Calls: 1}})
-		status, text := k.get("POST", "/v1/messages", "", "Content-Type: application/x-ndjson")
+		k := newKit(t, lanetest.Settings{Limits: limit.Config{Calls: 1}})
+		status, text := k.Get("POST", "/v1/messages", "", "Content-Type: application/x-ndjson")
 		require.Equal(t, http.StatusOK, status, text)
 	})
 }
@@ -290,14 +285,14 @@ func TestAnEmptyBatchTakesOneSlot(t *testing.T) {
 // A request needs a slot even if the daemon does not read its body.
 func TestARequestWithAnUnreadBodyNeedsASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{session: longStay(), limits: limit.Config{Calls: 1}})
-		k.wantOK("/v1/topics/a/messages", "1", jsonType)
-		id := k.open(`{"topics":["a"]}`).Session
-		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
+		k := newKit(t, lanetest.Settings{Session: lanetest.LongStay(), Limits: limit.Config{Calls: 1}})
+		k.wantOK("/v1/topics/a/messages", "1", lanetest.JSONType)
+		id := k.Open(`{"topics":["a"]}`).Session
+		held, err := k.Parts.Limiter.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
 		defer held.End()
 		for _, way := range [][2]string{{"DELETE", "/v1/topics/a"}, {"DELETE", "/v1/sessions/" + id}, {"POST", "/v1/sessions/" + id + "/close"}} {
-			status, text := k.get(way[0], way[1], "x")
+			status, text := k.Get(way[0], way[1], "x")
 			require.Equal(t, http.StatusServiceUnavailable, status, "%s: %s", way, text)
 		}
 	})
@@ -307,15 +302,15 @@ func TestARequestWithAnUnreadBodyNeedsASlot(t *testing.T) {
 func TestPagesOfOtherOriginsAreCounted(t *testing.T) {
 	for _, headers := range [][]string{{"Access-Control-Request-Method: POST"}, {"Sec-Fetch-Site: cross-site"}} {
 		synctest.Test(t, func(t *testing.T) {
-			k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Requests: {limit.Address: once}}}})
+			k := newKit(t, lanetest.Settings{Limits: limit.Config{Rates: limit.Rates{limit.Requests: {limit.Address: lanetest.Once}}}})
 			method := "OPTIONS"
 			if headers[0] == "Sec-Fetch-Site: cross-site" {
 				method = "DELETE"
 			}
 			headers = append(headers, "Origin: https://elsewhere.example")
-			status, _ := k.get(method, "/v1/topics/a", "", headers...)
+			status, _ := k.Get(method, "/v1/topics/a", "", headers...)
 			require.Equal(t, http.StatusForbidden, status)
-			status, _ = k.get(method, "/v1/topics/a", "", headers...)
+			status, _ = k.Get(method, "/v1/topics/a", "", headers...)
 			require.Equal(t, http.StatusTooManyRequests, status)
 		})
 	}

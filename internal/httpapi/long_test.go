@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -35,16 +36,16 @@ func TestALongAnswerIsProducedAsItsClientReads(t *testing.T) {
 	for _, path := range []string{"/v1/topics?limit=1000", "/v1/sessions/SESSION", "/v1/topics/a/messages?limit=1000", "many"} {
 		for _, pace := range []int{1 << 10, 200 << 10} {
 			synctest.Test(t, func(t *testing.T) {
-				k := newKit(t, settings{broker: broker.Config{HistoryMessages: 1000}})
+				k := newKit(t, lanetest.Settings{Broker: broker.Config{HistoryMessages: 1000}})
 				topics := make([]wire.Start, len(names))
 				for i, name := range names {
 					topics[i].Topic = name
 				}
 				body, err := json.Marshal(wire.OpenRequest{Topics: topics})
 				require.NoError(t, err)
-				session := k.open(string(body)).Session
+				session := k.Open(string(body)).Session
 				for range 1000 {
-					_, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte(`"` + strings.Repeat("y", 300) + `"`)}, 0, time.Now())
+					_, err := k.Parts.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte(`"` + strings.Repeat("y", 300) + `"`)}, 0, time.Now())
 					require.NoError(t, err)
 				}
 				request := "GET " + strings.ReplaceAll(path, "SESSION", session) + " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
@@ -52,7 +53,7 @@ func TestALongAnswerIsProducedAsItsClientReads(t *testing.T) {
 					items := "[" + strings.Repeat("1,", 999) + "1]"
 					request = fmt.Sprintf("POST /v1/messages HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(items), items)
 				}
-				conn, err := k.dial()
+				conn, err := k.Dial()
 				require.NoError(t, err)
 				defer conn.Close()
 				_, err = io.WriteString(conn, request)
@@ -60,9 +61,9 @@ func TestALongAnswerIsProducedAsItsClientReads(t *testing.T) {
 				synctest.Wait()
 				answer, read := &strings.Builder{}, make([]byte, pace)
 				for {
-					unread := k.cfg.Broker.Memory().Of(memory.Unread)
+					unread := k.Parts.Broker.Memory().Of(memory.Unread)
 					require.LessOrEqual(t, unread, int64(65<<10), "%s after %d bytes", path, answer.Len())
-					require.LessOrEqual(t, k.cfg.Broker.Memory().Of(memory.Queued), int64(200<<10), "%s after %d bytes", path, answer.Len())
+					require.LessOrEqual(t, k.Parts.Broker.Memory().Of(memory.Queued), int64(200<<10), "%s after %d bytes", path, answer.Len())
 					n, err := conn.Read(read)
 					answer.Write(read[:n])
 					if errors.Is(err, io.EOF) {
@@ -112,15 +113,15 @@ func (k *kit) wantWhole(path string, text []byte, names []string) {
 // The pieces in which a page of topics is produced do not change its length or its next.
 func TestAPageOfTopicsHasItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		for i := range 130 {
-			k.wantOK(fmt.Sprintf("/v1/topics/t%03d/messages", i), "1", jsonType)
+			k.wantOK(fmt.Sprintf("/v1/topics/t%03d/messages", i), "1", lanetest.JSONType)
 		}
 		for _, c := range []struct {
 			limit, n int
 			next     string
 		}{{1, 1, "t000"}, {64, 64, "t063"}, {65, 65, "t064"}, {128, 128, "t127"}, {130, 130, ""}, {200, 130, ""}} {
-			resp := k.do("GET", fmt.Sprintf("/v1/topics?limit=%d", c.limit), "")
+			resp := k.Do("GET", fmt.Sprintf("/v1/topics?limit=%d", c.limit), "")
 			var list wire.TopicList
 			require.NoError(t, json.NewDecoder(resp.Body).Decode(&list))
 			resp.Body.Close()
@@ -133,12 +134,12 @@ func TestAPageOfTopicsHasItsLimit(t *testing.T) {
 
 func TestALongHistoryInGzipIsOneMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		for i := range 100 {
-			k.wantOK("/v1/topics/a/messages", fmt.Sprintf(`"%d%s"`, i, strings.Repeat("x", (i%2)*5000)), jsonType)
+			k.wantOK("/v1/topics/a/messages", fmt.Sprintf(`"%d%s"`, i, strings.Repeat("x", (i%2)*5000)), lanetest.JSONType)
 		}
-		_, plain := k.get("GET", "/v1/topics/a/messages", "")
-		resp := k.do("GET", "/v1/topics/a/messages", "", "Accept-Encoding: gzip")
+		_, plain := k.Get("GET", "/v1/topics/a/messages", "")
+		resp := k.Do("GET", "/v1/topics/a/messages", "", "Accept-Encoding: gzip")
 		defer resp.Body.Close()
 		require.Equal(t, "gzip", resp.Header.Get("Content-Encoding"))
 		body := bufio.NewReader(resp.Body)

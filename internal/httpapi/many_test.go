@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/request"
@@ -26,10 +27,10 @@ const (
 
 // publishMany publishes items as an array to one daemon and as lines to another. It
 // requires equal results, and returns them with the first daemon.
-func publishMany(t *testing.T, s settings, items ...string) (k *kit, results []wire.PublishResult) {
+func publishMany(t *testing.T, s lanetest.Settings, items ...string) (k *kit, results []wire.PublishResult) {
 	t.Helper()
 	k = newKit(t, s)
-	array := k.wantOK(manyPath, "["+strings.Join(items, ", ")+"]", jsonType)
+	array := k.wantOK(manyPath, "["+strings.Join(items, ", ")+"]", lanetest.JSONType)
 	require.NoError(t, json.Unmarshal([]byte(array), &results))
 	require.Len(t, results, len(items))
 
@@ -53,7 +54,7 @@ func told(r wire.PublishResult) string {
 
 func TestEachOfManyMessagesIsPublishedLikeOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, results := publishMany(t, settings{},
+		k, results := publishMany(t, lanetest.Settings{},
 			`{"topic":"a","data":{"n": 1.50, "s":"<é>"},"key":"k","client":"c","id":"one"}`,
 			`{"topic":"b","type":"text/plain","text":"hé"}`,
 			`{"topic":"a","type":"image/png","base64":"AAH/"}`,
@@ -65,7 +66,7 @@ func TestEachOfManyMessagesIsPublishedLikeOne(t *testing.T) {
 			require.Equal(t, want, told(results[i]))
 		}
 		require.Equal(t, results[0], results[5], "it was published before")
-		messages := k.held("a")
+		messages := k.Held("a")
 		require.Len(t, messages, 4)
 		require.Equal(t, `{"n":1.50,"s":"<é>"}`, string(messages[0].Data))
 		require.Equal(t, []string{"one", "k"}, []string{messages[0].ID, messages[0].Key})
@@ -73,9 +74,9 @@ func TestEachOfManyMessagesIsPublishedLikeOne(t *testing.T) {
 		require.Equal(t, wire.Message{Position: messages[1].Position, Time: messages[1].Time, Type: "image/png", Data: []byte{0, 1, 255}}, *messages[1])
 		require.Equal(t, "null", string(messages[2].Data))
 		require.Equal(t, "[1,2]", string(messages[3].Data))
-		require.Equal(t, "hé", string(k.held("b")[0].Data))
+		require.Equal(t, "hé", string(k.Held("b")[0].Data))
 		time.Sleep(time.Second)
-		_, left := k.get("GET", "/v1/topics/a/messages", "")
+		_, left := k.Get("GET", "/v1/topics/a/messages", "")
 		require.Contains(t, left, `"reason":"expired"`, "the third has lived its second")
 	})
 }
@@ -124,12 +125,12 @@ func TestAnInvalidMessageOfManyStopsNoOther(t *testing.T) {
 		{wire.CodeMessageTooLarge, `{"topic":"a","data":"` + strings.Repeat("x", 64<<10) + `"}`},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			k, results := publishMany(t, settings{authority: secretKeeper{}}, good, c.item, good)
+			k, results := publishMany(t, lanetest.Settings{Authority: secretKeeper{}}, good, c.item, good)
 			require.Equal(t, []string{"a:1", string(c.code), "a:2"}, []string{told(results[0]), told(results[1]), told(results[2])}, "%.80s", c.item)
 			require.Equal(t, problem.Codes()[c.code], results[1].Problem.Status)
 			require.NotEmpty(t, results[1].Problem.Remedy)
-			require.Len(t, k.held("a"), 2)
-			require.Equal(t, 1.0, k.counted("pubsubd_requests_refused_total", string(c.code)))
+			require.Len(t, k.Held("a"), 2)
+			require.Equal(t, 1.0, k.Counted("pubsubd_requests_refused_total", string(c.code)))
 		})
 	}
 }
@@ -137,54 +138,54 @@ func TestAnInvalidMessageOfManyStopsNoOther(t *testing.T) {
 // An invalid request is answered with a problem, and no message is published.
 func TestAnUnreadableBodyOfManyPublishesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		good := `{"topic":"a","data":1}`
 		for i, c := range []struct {
 			code    wire.Code
 			body    string
 			headers []string
 		}{
-			{wire.CodeInvalidRequest, ``, []string{jsonType}},
-			{wire.CodeInvalidRequest, good, []string{jsonType}},
-			{wire.CodeInvalidRequest, `[` + good, []string{jsonType}},
-			{wire.CodeInvalidRequest, `[` + good + `,{]`, []string{jsonType}},
-			{wire.CodeInvalidRequest, `[` + good + `] 1`, []string{jsonType}},
-			{wire.CodeInvalidRequest, good + "\n" + good, []string{jsonType}},
-			{wire.CodeInvalidRequest, "[]", []string{jsonType, "Idempotency-Key: k"}},
-			{wire.CodeUnsupportedType, "[]", []string{jsonType, jsonType}},
+			{wire.CodeInvalidRequest, ``, []string{lanetest.JSONType}},
+			{wire.CodeInvalidRequest, good, []string{lanetest.JSONType}},
+			{wire.CodeInvalidRequest, `[` + good, []string{lanetest.JSONType}},
+			{wire.CodeInvalidRequest, `[` + good + `,{]`, []string{lanetest.JSONType}},
+			{wire.CodeInvalidRequest, `[` + good + `] 1`, []string{lanetest.JSONType}},
+			{wire.CodeInvalidRequest, good + "\n" + good, []string{lanetest.JSONType}},
+			{wire.CodeInvalidRequest, "[]", []string{lanetest.JSONType, "Idempotency-Key: k"}},
+			{wire.CodeUnsupportedType, "[]", []string{lanetest.JSONType, lanetest.JSONType}},
 			{wire.CodeUnsupportedType, "[]", nil},
 			{wire.CodeUnsupportedType, "[]", []string{"Content-Type: text/plain"}},
 			{wire.CodeUnsupportedType, "[]", []string{"Content-Type: application/json-seq"}},
 			{wire.CodeUnsupportedType, "[]", []string{"Content-Type: application/json; charset=latin1"}},
 			{wire.CodeUnsupportedType, "[]", []string{"Content-Type: application/x-www-form-urlencoded"}},
-			{wire.CodeForbidden, "[" + good + "]", []string{jsonType, "Origin: http://evil.example"}},
-			{wire.CodeMessageTooLarge, `[` + strings.Repeat(good+",", 1000) + good + `]`, []string{jsonType}},
+			{wire.CodeForbidden, "[" + good + "]", []string{lanetest.JSONType, "Origin: http://evil.example"}},
+			{wire.CodeMessageTooLarge, `[` + strings.Repeat(good+",", 1000) + good + `]`, []string{lanetest.JSONType}},
 			{wire.CodeMessageTooLarge, strings.Repeat(good+"\n", 1001), []string{linesType}},
-			{wire.CodeMessageTooLarge, `[` + good + strings.Repeat(" ", request.MaxBytes) + `]`, []string{jsonType}},
+			{wire.CodeMessageTooLarge, `[` + good + strings.Repeat(" ", request.MaxBytes) + `]`, []string{lanetest.JSONType}},
 			{wire.CodeMessageTooLarge, good + strings.Repeat("\n", request.MaxBytes), []string{linesType}},
 		} {
 			t.Log(i)
-			k.wantProblem(c.code, "POST", manyPath, c.body, c.headers...)
-			require.Empty(t, k.held("a"))
+			k.WantProblem(c.code, "POST", manyPath, c.body, c.headers...)
+			require.Empty(t, k.Held("a"))
 		}
-		k.wantProblem(wire.CodeInvalidRequest, "POST", manyPath+"?ttl=1", "[]", jsonType)
-		k.wantProblem(wire.CodeMethodNotAllowed, "GET", manyPath, "")
+		k.WantProblem(wire.CodeInvalidRequest, "POST", manyPath+"?ttl=1", "[]", lanetest.JSONType)
+		k.WantProblem(wire.CodeMethodNotAllowed, "GET", manyPath, "")
 	})
 }
 
 func TestTheMostMessagesArePublishedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		var lines bytes.Buffer
 		for n := range 1000 {
 			fmt.Fprintf(&lines, "\r\n {\"topic\":\"a\",\"data\":%d}\r\n\n", n)
 		}
 		answer := k.wantOK(manyPath, lines.String(), linesType)
 		require.Equal(t, 1000, strings.Count(answer, "\n"), "empty lines are nothing")
-		for n, m := range k.held("a") {
+		for n, m := range k.Held("a") {
 			require.Equal(t, fmt.Sprint(n), string(m.Data))
 		}
-		require.Equal(t, "[]\n", k.wantOK(manyPath, " [ ] ", jsonType))
+		require.Equal(t, "[]\n", k.wantOK(manyPath, " [ ] ", lanetest.JSONType))
 		require.Empty(t, k.wantOK(manyPath, "\n", linesType))
 	})
 }
@@ -192,7 +193,7 @@ func TestTheMostMessagesArePublishedInOrder(t *testing.T) {
 // A line that is not JSON has a problem as its result. The other lines are published.
 func TestABadLineStopsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		for _, bad := range []string{`{`, `{"topic":"a","data":1} 2`, `{"topic":"a","data":{}`, `[]`, "\x1e", "}"} {
 			answer := k.wantOK(manyPath, `{"topic":"a","data":1}`+"\n"+bad+"\n"+`{"topic":"a","data":2}`, "Content-Type: application/x-ndjson; charset=utf-8")
 			lines := strings.Split(answer, "\n")
@@ -200,7 +201,7 @@ func TestABadLineStopsNoOther(t *testing.T) {
 			require.Contains(t, lines[1], wire.CodeInvalidRequest)
 			require.Contains(t, lines[2], `"position":"a@`)
 		}
-		resp := k.do("POST", manyPath, "", linesType)
+		resp := k.Do("POST", manyPath, "", linesType)
 		resp.Body.Close()
 		require.Equal(t, "application/x-ndjson", resp.Header.Get("Content-Type"))
 	})
@@ -209,18 +210,18 @@ func TestABadLineStopsNoOther(t *testing.T) {
 func TestEachOfManySpendsTheRateOfPublishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates := limit.Rates{limit.Publishes: {limit.All: {PerSecond: 1, Burst: 2}}}
-		k := newKit(t, settings{limits: limit.Config{Rates: rates, Calls: 1}})
+		k := newKit(t, lanetest.Settings{Limits: limit.Config{Rates: rates, Calls: 1}})
 		answer := k.wantOK(manyPath, strings.Repeat(`{"topic":"a","data":1}`+"\n", 3), linesType)
 		require.Equal(t, 1, strings.Count(answer, string(wire.CodeLimited)))
-		require.Len(t, k.held("a"), 2)
+		require.Len(t, k.Held("a"), 2)
 	})
 }
 
 func TestADrainingDaemonRefusesManyMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		k.cfg.Sessions.BeginDrain(problem.New(wire.CodeDraining, "elsewhere", "going away")).End(math.MaxInt)
-		k.wantProblem(wire.CodeDraining, "POST", manyPath, `[{"topic":"a","data":1}]`, jsonType)
+		k := newKit(t, lanetest.Settings{})
+		k.Parts.Sessions.BeginDrain(problem.New(wire.CodeDraining, "elsewhere", "going away")).End(math.MaxInt)
+		k.WantProblem(wire.CodeDraining, "POST", manyPath, `[{"topic":"a","data":1}]`, lanetest.JSONType)
 	})
 }
 
@@ -228,7 +229,7 @@ func TestADrainingDaemonRefusesManyMessages(t *testing.T) {
 // could not know which messages were published.
 func TestAnInternalErrorIsTheResultOfOneMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, results := publishMany(t, settings{hook: says(nil, errors.New("a secret"))}, `{"topic":"asked.a","data":1}`)
+		_, results := publishMany(t, lanetest.Settings{Hook: says(nil, errors.New("a secret"))}, `{"topic":"asked.a","data":1}`)
 		require.Equal(t, string(wire.CodeInternal), told(results[0]))
 		require.NotContains(t, results[0].Problem.Error(), "secret")
 	})

@@ -29,6 +29,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -194,9 +195,9 @@ func guardOf(at string) guard {
 func TestNothingGetsThroughARoute(t *testing.T) {
 	i := newIssuer(t)
 	refused := map[string]int{}
-	onBothWays(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		rules := []broker.Rule{{Name: "watched", Pattern: "a", Presence: true}}
-		k := serveLane(t, way, settings{authority: i.authority(), session: longStay(), broker: broker.Config{Rules: rules}}, nil)
+		k := serveLane(t, way, lanetest.Settings{Authority: i.authority(), Session: lanetest.LongStay(), Broker: broker.Config{Rules: rules}}, nil)
 		for _, at := range routes(t, k.api.router) {
 			ask, ok := asks[at]
 			require.True(t, ok, "a new route: say in asks what the app asks for it")
@@ -238,11 +239,11 @@ func carriersOf(at string, attempt attempt) []string {
 func (i *issuer) try(k *kit, at, name, carrier string, attempt attempt) int {
 	t := k.T
 	asOwner := "Authorization: Bearer " + i.good(nil)
-	k.get("POST", "/v1/topics/a/messages", `"the secret"`, jsonType, asOwner)
-	id := k.open(`{"topics":["a@oldest"]}`, asOwner).Session
+	k.Get("POST", "/v1/topics/a/messages", `"the secret"`, lanetest.JSONType, asOwner)
+	id := k.Open(`{"topics":["a@oldest"]}`, asOwner).Session
 	method, path, _ := strings.Cut(at, " ")
 	path = strings.NewReplacer("{topic}", "a", "{id}", id).Replace(path) + asks[at].query
-	headers := []string{jsonType}
+	headers := []string{lanetest.JSONType}
 	switch {
 	case attempt.token == "":
 	case carrier == "header":
@@ -275,7 +276,7 @@ func (k *kit) request(method, path, body string, headers []string) (int, string)
 	if strings.HasPrefix(path, "/v1/ws") {
 		headers = append(headers, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: "+strings.Repeat("x", 24))
 	}
-	resp := k.do(method, path, body, headers...)
+	resp := k.Do(method, path, body, headers...)
 	defer resp.Body.Close()
 	if resp.ContentLength < 0 || resp.StatusCode == http.StatusSwitchingProtocols {
 		return resp.StatusCode, ""
@@ -290,8 +291,8 @@ var subscriptions = regexp.MustCompile(`"subscriptions":[0-9]+,`)
 // state is what an attempt may not change.
 func (k *kit) state(id, asOwner string) string {
 	k.Helper()
-	_, topics := k.get("GET", "/v1/topics", "", asOwner)
-	_, session := k.get("GET", "/v1/sessions/"+id, "", asOwner)
+	_, topics := k.Get("GET", "/v1/topics", "", asOwner)
+	_, session := k.Get("GET", "/v1/sessions/"+id, "", asOwner)
 	var s wire.SessionState
 	require.NoError(k, json.Unmarshal([]byte(session), &s))
 	topics = subscriptions.ReplaceAllString(topics, "") // answers that got through end a moment later
@@ -304,8 +305,8 @@ func TestNothingGetsThroughATwoWayConnection(t *testing.T) {
 	i := newIssuer(t)
 	refused := 0
 	for _, by := range []string{"WebSocket", "WebSocket in CBOR", "TCP"} {
-		onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-			k := serveLane(t, way, settings{authority: i.authority()}, nil)
+		lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+			k := serveLane(t, way, lanetest.Settings{Authority: i.authority()}, nil)
 			for name, attempt := range i.attempts(auth.Presence) {
 				refused += i.tryTwoWay(k, by, name, attempt)
 				if by == "TCP" && attempt.kind != ofAnother {
@@ -321,10 +322,10 @@ func TestNothingGetsThroughATwoWayConnection(t *testing.T) {
 // token, and then every command that the id does not permit.
 func (i *issuer) tryTwoWay(k *kit, by, name string, attempt attempt) (refused int) {
 	t := k.T
-	c := k.commander(by, k.open(`{"topics":["a"]}`, "Authorization: Bearer "+i.good(nil)).Session)
+	c := k.Commander(by, k.Open(`{"topics":["a"]}`, "Authorization: Bearer "+i.good(nil)).Session)
 	if attempt.token != "" {
-		c.send(wire.Command{Auth: attempt.token, Ref: new(uint64)})
-		reply := c.wantReply(0)
+		c.Send(wire.Command{Auth: attempt.token, Ref: new(uint64)})
+		reply := c.WantReply(0)
 		if attempt.kind == withoutRight {
 			require.Nil(t, reply.Problem, "it is a token of the principal")
 		} else {
@@ -340,8 +341,8 @@ func (i *issuer) tryTwoWay(k *kit, by, name string, attempt attempt) (refused in
 		if permitted[command] {
 			continue
 		}
-		c.send(map[string]any{command: commandAsks[command].value, "ref": n})
-		reply := c.wantReply(uint64(n))
+		c.Send(map[string]any{command: commandAsks[command].value, "ref": n})
+		reply := c.WantReply(uint64(n))
 		require.NotNil(t, reply.Problem, "%s by %s: %s", name, by, command)
 		require.Contains(t, []wire.Code{wire.CodeUnauthorized, wire.CodeForbidden}, reply.Problem.Code)
 		refused++
@@ -356,12 +357,12 @@ func (i *issuer) tryFirstItem(k *kit, name string, attempt attempt) (refused int
 		if topics == nil && attempt.kind == withoutRight {
 			continue
 		}
-		conn, err := net.Dial("tcp", k.openPort())
+		conn, err := net.Dial("tcp", k.OpenPort())
 		require.NoError(k, err)
 		defer conn.Close()
-		c := &rawTCP{T: k.T, conn: conn, frames: wire.NewCBORDecoder(conn)}
-		c.send(wire.ConnectRequest{Topics: topics, Auth: attempt.token})
-		got, err := c.frames.Next()
+		c := &lanetest.RawTCP{T: k.T, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
+		c.Send(wire.ConnectRequest{Topics: topics, Auth: attempt.token})
+		got, err := c.Frames.Next()
 		require.NoError(k, err)
 		require.NotNil(k, got.End, name)
 		require.Equal(k, attempt.code, got.End.Code, name)

@@ -20,6 +20,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -97,10 +98,10 @@ func sampleOf[C any](cells []C, part int) (sample []C) {
 }
 
 // boundsOf returns the settings for a test's bounds.
-func boundsOf(b transporttest.Bounds) settings {
-	return settings{
-		broker:  broker.Config{HistoryMessages: b.HistoryMessages, HistoryAge: b.HistoryAge, Rules: b.Rules},
-		session: session.Config{Queue: b.Queue, Unacked: b.Unacked, Subscriptions: b.Subscriptions},
+func boundsOf(b transporttest.Bounds) lanetest.Settings {
+	return lanetest.Settings{
+		Broker:  broker.Config{HistoryMessages: b.HistoryMessages, HistoryAge: b.HistoryAge, Rules: b.Rules},
+		Session: session.Config{Queue: b.Queue, Unacked: b.Unacked, Subscriptions: b.Subscriptions},
 	}
 }
 
@@ -127,7 +128,7 @@ func (s *system) Publish(item wire.PublishItem) wire.Position {
 	s.Helper()
 	if item.Key != "" && len(item.Data) > 0 && item.ID == nil { // one of a flood: parsing its JSON took most of the suite's time
 		m := &wire.Message{Position: wire.Position{Topic: item.Topic}, Data: item.Data, Key: item.Key}
-		published, err := s.cfg.Broker.Publish(m, 0, time.Now())
+		published, err := s.Parts.Broker.Publish(m, 0, time.Now())
 		require.NoError(s, err)
 		return published.Position
 	}
@@ -145,15 +146,15 @@ func (s *system) Publish(item wire.PublishItem) wire.Position {
 
 func (s *system) Delete(topic string) {
 	s.Helper()
-	_, err := s.cfg.Broker.Delete(topic, time.Now())
+	_, err := s.Parts.Broker.Delete(topic, time.Now())
 	require.NoError(s, err)
 }
 
 func (s *system) Drain() {
-	s.cfg.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(math.MaxInt)
+	s.Parts.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(math.MaxInt)
 }
 
-func (s *system) Sweep() { s.cfg.Sessions.Sweep(time.Now()) }
+func (s *system) Sweep() { s.Parts.Sessions.Sweep(time.Now()) }
 
 func (s *system) Subscribe(o transporttest.Opening) (transporttest.Subscriber, error) {
 	sub := s.newSubscriber(o.Client)
@@ -207,7 +208,7 @@ func (k *kit) openFor(topics []wire.Start, client string) (opened wire.SessionOp
 	}
 	body, err := json.Marshal(request)
 	require.NoError(k, err)
-	status, text := k.get("POST", "/v1/sessions", string(body), jsonType)
+	status, text := k.Get("POST", "/v1/sessions", string(body), lanetest.JSONType)
 	return opened, k.understand(status, text, &opened)
 }
 
@@ -285,7 +286,7 @@ func (s *subscriber) Next() (wire.Content, error) {
 func (s *subscriber) poll() error {
 	r, err := s.request()
 	require.NoError(s, err)
-	resp, err := s.system.client.Do(r)
+	resp, err := s.system.HTTP.Do(r)
 	if err != nil {
 		return err
 	}
@@ -318,7 +319,7 @@ func (s *subscriber) request() (*http.Request, error) {
 	starts := s.starts()
 	addWishes(q, starts, s.self)
 	if len(starts) < manyStarts {
-		addTopics(q, starts)
+		lanetest.AddTopics(q, starts)
 		return http.NewRequestWithContext(s.ctx, "GET", "http://pubsubd/v1/poll?"+q.Encode(), nil)
 	}
 	body, err := json.Marshal(map[string]any{"topics": starts})
@@ -328,12 +329,6 @@ func (s *subscriber) request() (*http.Request, error) {
 		r.Header.Set("Content-Type", "application/json")
 	}
 	return r, err
-}
-
-func addTopics(q url.Values, starts []wire.Start) {
-	for _, start := range starts {
-		q.Add("topic", start.String())
-	}
 }
 
 // addWishes adds the parameters that apply to all topics of a query.
@@ -363,7 +358,7 @@ func (k *kit) changeSession(id string, add []wire.Start, remove []string) ([]wir
 	k.Helper()
 	body, err := json.Marshal(wire.ChangeRequest{Add: add, Remove: remove})
 	require.NoError(k, err)
-	status, text := k.get("PATCH", "/v1/sessions/"+id, string(body), jsonType)
+	status, text := k.Get("PATCH", "/v1/sessions/"+id, string(body), lanetest.JSONType)
 	var changed wire.SessionChanged
 	err = k.understand(status, text, &changed)
 	return changed.Positions, err
@@ -421,8 +416,8 @@ func (s *subscriber) Rival() (transporttest.Subscriber, error) {
 
 func (k *kit) endSession(id string) {
 	k.Helper()
-	k.client.CloseIdleConnections() // a drain may be about to close them
-	status, _ := k.get("DELETE", "/v1/sessions/"+id, "")
+	k.HTTP.CloseIdleConnections() // a drain may be about to close them
+	status, _ := k.Get("DELETE", "/v1/sessions/"+id, "")
 	require.Contains(k, []int{http.StatusNoContent, http.StatusGone, http.StatusServiceUnavailable}, status)
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -30,19 +31,19 @@ type reader struct {
 	*testing.T
 	doc     *openapi3.T
 	routes  routers.Router
-	cfg     parts
+	cfg     lanetest.Parts
 	daemon  http.Handler
 	asked   map[string]bool // operations that succeeded
 	session string
 }
 
-func newReader(t *testing.T, s settings) *reader {
-	s.broker.Rules = []broker.Rule{{Name: "lobby", Pattern: "lobby.*", Presence: true}}
+func newReader(t *testing.T, s lanetest.Settings) *reader {
+	s.Broker.Rules = []broker.Rule{{Name: "lobby", Pattern: "lobby.*", Presence: true}}
 	cfg := withRevocations(t, s)
 	cfg.Hosts = cors.NewHosts([]string{"example.com"}, false, zap.NewNop()) // as requests of httptest
 	both := http.NewServeMux()
-	both.Handle("/v1/", cfg.newAPI())
-	both.Handle("/", NewAdmin(cfg.admin("")))
+	both.Handle("/v1/", newAPI(cfg))
+	both.Handle("/", NewAdmin(adminOf(cfg, "")))
 	doc := document(t)
 	for _, item := range doc.Paths.Map() {
 		item.Servers = nil // one server has the paths of both listeners
@@ -120,7 +121,7 @@ func (r *reader) open(body string, headers ...string) {
 }
 
 func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
-	r := newReader(t, settings{})
+	r := newReader(t, lanetest.Settings{})
 	messages := "/v1/topics/a.b/messages"
 	r.ask(200, "POST", messages, `{"n":1}`)
 	r.ask(200, "POST", messages+"?ttl=60&key=k", "two", "Content-Type: text/plain")
@@ -226,7 +227,7 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 
 // Refusals for a reason that many routes share.
 func TestTheOpenAPIDocumentHasTheRefusalsOfEachRoute(t *testing.T) {
-	r := newReader(t, settings{authority: everyName{}, limits: limit.Config{Calls: 1, Wait: time.Nanosecond}})
+	r := newReader(t, lanetest.Settings{Authority: everyName{}, Limits: limit.Config{Calls: 1, Wait: time.Nanosecond}})
 	r.open(`{"topics":["a"]}`, "Authorization: ann")
 	toPages := []string{"GET /v1/topics/{topic}/presence", "GET /v1/poll", "GET /v1/sse"} // not to those of other origins
 	for at := range operations(r.doc) {
@@ -270,7 +271,7 @@ func TestTheOpenAPIDocumentHasTheRefusalsOfEachRoute(t *testing.T) {
 }
 
 func TestTheOpenAPIDocumentHasTheRefusalOfWrongCredentials(t *testing.T) {
-	r := newReader(t, settings{authority: secretKeeper{}})
+	r := newReader(t, lanetest.Settings{Authority: secretKeeper{}})
 	r.open(`{"topics":["a"]}`)
 	for at := range operations(r.doc) {
 		method, path, _ := strings.Cut(at, " ")

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/request"
@@ -58,9 +59,9 @@ func operations(doc *openapi3.T) map[string]*openapi3.Operation {
 }
 
 func TestTheOpenAPIDocumentHasEveryRouteAndNoOther(t *testing.T) {
-	cfg := newParts(settings{})
+	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
-	served := append(routes(t, cfg.newAPI().router), routes(t, adminRouter(cfg.admin("")))...)
+	served := append(routes(t, newAPI(cfg).router), routes(t, adminRouter(adminOf(cfg, "")))...)
 	documented := []string{}
 	for at := range operations(document(t)) {
 		documented = append(documented, at)

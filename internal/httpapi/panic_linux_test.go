@@ -12,7 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/lane"
-	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -39,41 +39,34 @@ func (panicking) Authorize(context.Context, hook.Subscribing) error { return nil
 // A panic in a command ends its connection, like a panic in a request. Other connections
 // continue.
 func TestACommandThatPanicsEndsItsConnection(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: panicking{}, authorize: panicking{}}, nil)
-		good, bad := k.connect(wire.Start{Topic: "a"}), k.connect(wire.Start{Topic: "a"})
-		good.hello()
-		bad.hello()
-		bad.send(wire.Command{Ref: new(uint64(1)), Subscribe: []wire.Start{{Topic: "boom"}}})
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{Authority: panicking{}, Authorize: panicking{}}, nil)
+		good, bad := k.Connect(wire.Start{Topic: "a"}), k.Connect(wire.Start{Topic: "a"})
+		good.Hello()
+		bad.Hello()
+		bad.Send(wire.Command{Ref: new(uint64(1)), Subscribe: []wire.Start{{Topic: "boom"}}})
 		_, err := bad.Next()
 		require.Error(t, err)
-		k.publish("a", "1")
-		good.wantFrame("a1", "1")
+		k.Publish("a", "1")
+		good.WantFrame("a1", "1")
 		good.Close()
 		bad.Close()
-		require.Eventually(t, func() bool { return k.subscriptions() == 0 }, surely, time.Millisecond)
+		require.Eventually(t, func() bool { return k.Subscriptions() == 0 }, lanetest.Surely, time.Millisecond)
 	})
-}
-
-// subscriptions returns the broker's number of subscriptions.
-func (k *kit) subscriptions() int {
-	var g metrics.Gauges
-	k.cfg.Broker.Gauges(&g)
-	return g.Subscriptions
 }
 
 // As in net/http, a panic ends only the connection of its request.
 func TestAPanicOnTheLaneEndsOneConnection(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: panicking{}, authorize: panicking{}}, nil)
-		for i, ask := range []string{strings.Replace(publishing("b", "1"), "\r\n", "\r\nAuthorization: boom\r\n", 1), "GET /v1/poll?topic=boom HTTP/1.1\r\nHost: h\r\n\r\n"} {
-			c, other := k.callOnLane(), k.callOnLane()
-			c.send(ask)
-			c.wantClosed()
-			k.wantOnLane(i + 1)
-			other.send(publishing("a", "1"))
-			other.wantPublished("a")
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{Authority: panicking{}, Authorize: panicking{}}, nil)
+		for i, ask := range []string{strings.Replace(lanetest.Publishing("b", "1"), "\r\n", "\r\nAuthorization: boom\r\n", 1), "GET /v1/poll?topic=boom HTTP/1.1\r\nHost: h\r\n\r\n"} {
+			c, other := k.CallOnLane(), k.CallOnLane()
+			c.Send(ask)
+			c.WantClosed()
+			k.WantOnLane(i + 1)
+			other.Send(lanetest.Publishing("a", "1"))
+			other.WantPublished("a")
 		}
-		require.Zero(t, k.cfg.Limiter.Sessions().Gauge().InUse)
+		require.Zero(t, k.Parts.Limiter.Sessions().Gauge().InUse)
 	})
 }

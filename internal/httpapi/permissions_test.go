@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -46,7 +47,7 @@ func TestACallerWithoutRightsIsRefusedBeforeItsBody(t *testing.T) {
 	for _, path := range []string{"/v1/sessions", "/v1/poll", "/v1/messages"} {
 		for headers, status := range map[string]string{"": "401", "Authorization: ann\r\n": "403"} {
 			synctest.Test(t, func(t *testing.T) {
-				k := newKit(t, settings{authority: powerless{}})
+				k := newKit(t, lanetest.Settings{Authority: powerless{}})
 				nc := k.dialFrom(1)
 				defer nc.Close()
 				go fmt.Fprintf(nc, "POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n", path, headers)
@@ -62,10 +63,10 @@ func TestACallerWithoutRightsIsRefusedBeforeItsBody(t *testing.T) {
 
 func TestEveryAccessToATopicChecksPermission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{authority: secretKeeper{}})
-		_, err := k.cfg.Broker.Join(wire.Start{Topic: "secret"}, nil, true)
+		k := newKit(t, lanetest.Settings{Authority: secretKeeper{}})
+		_, err := k.Parts.Broker.Join(wire.Start{Topic: "secret"}, nil, true)
 		require.NoError(t, err)
-		s := k.open(`{"topics":["a"]}`).Session
+		s := k.Open(`{"topics":["a"]}`).Session
 		for _, c := range [][3]string{
 			{"POST", "/v1/topics/secret/messages", "1"},
 			{"GET", "/v1/topics/secret/messages", ""},
@@ -77,10 +78,10 @@ func TestEveryAccessToATopicChecksPermission(t *testing.T) {
 			{"GET", "/v1/poll?topic=secret", ""},
 			{"POST", "/v1/poll", `{"topics":["a","secret"]}`},
 		} {
-			k.wantProblem(wire.CodeForbidden, c[0], c[1], c[2], jsonType)
-			k.wantProblem(wire.CodeUnauthorized, c[0], c[1], c[2], jsonType, "Authorization: bad")
+			k.WantProblem(wire.CodeForbidden, c[0], c[1], c[2], lanetest.JSONType)
+			k.WantProblem(wire.CodeUnauthorized, c[0], c[1], c[2], lanetest.JSONType, "Authorization: bad")
 		}
-		_, list := k.get("GET", "/v1/topics", "")
+		_, list := k.Get("GET", "/v1/topics", "")
 		require.NotContains(t, list, "secret")
 		require.Contains(t, list, `"topic":"a"`)
 	})

@@ -3,17 +3,16 @@
 package httpapi
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -26,27 +25,27 @@ const bufferBytes = 8 << 10
 func TestRequestsBehindAPollWaitForItsAnswer(t *testing.T) {
 	for _, together := range []bool{true, false} {
 		t.Run(fmt.Sprintf("together=%t", together), func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way lane.Way) {
+			lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 				k := newLaneKit(t, way)
-				session := k.openA()
-				c := k.callOnLane()
-				behind := publishing("b", "1") + polling(session, 1) + publishing("b", "2")
+				session := k.OpenA()
+				c := k.CallOnLane()
+				behind := lanetest.Publishing("b", "1") + lanetest.Polling(session, 1) + lanetest.Publishing("b", "2")
 				if together {
-					c.send(polling(session, 0), behind)
-					k.wantParked(1)
+					c.Send(lanetest.Polling(session, 0), behind)
+					k.WantParked(1)
 				} else {
-					c.send(polling(session, 0))
-					k.wantParked(1)
-					c.send(behind)
+					c.Send(lanetest.Polling(session, 0))
+					k.WantParked(1)
+					c.Send(behind)
 				}
-				require.Zero(t, k.counted("pubsubd_calls_total", "publish", "lane"))
-				k.tell(1, 1, 10)
-				c.wantMessages(1, 1)
-				require.EqualValues(t, 1, c.wantPublished("b"))
-				k.wantParked(1)
-				k.tell(2, 2, 10)
-				c.wantMessages(2, 2)
-				require.EqualValues(t, 2, c.wantPublished("b"))
+				require.Zero(t, k.Counted("pubsubd_calls_total", "publish", "lane"))
+				k.Tell(1, 1, 10)
+				c.WantMessages(1, 1)
+				require.EqualValues(t, 1, c.WantPublished("b"))
+				k.WantParked(1)
+				k.Tell(2, 2, 10)
+				c.WantMessages(2, 2)
+				require.EqualValues(t, 2, c.WantPublished("b"))
 			})
 		})
 	}
@@ -55,33 +54,33 @@ func TestRequestsBehindAPollWaitForItsAnswer(t *testing.T) {
 // A client leaves while its poll waits. The poll ends, the connection is freed, and the
 // session's next poll gets every message.
 func TestAClientLeavesWhileItsPollWaits(t *testing.T) {
-	for _, behind := range []string{"", publishing("b", "1"), strings.Repeat(publishing("b", "1"), 3000/70)} {
-		for how, leave := range map[string]func(c *caller){
-			"closes":      func(c *caller) { require.NoError(c, c.conn.Close()) },
-			"half-closes": func(c *caller) { require.NoError(c, c.conn.CloseWrite()) },
-			"resets":      (*caller).reset,
+	for _, behind := range []string{"", lanetest.Publishing("b", "1"), strings.Repeat(lanetest.Publishing("b", "1"), 3000/70)} {
+		for how, leave := range map[string]func(c *lanetest.Caller){
+			"closes":      func(c *lanetest.Caller) { require.NoError(c, c.Conn.Close()) },
+			"half-closes": func(c *lanetest.Caller) { require.NoError(c, c.Conn.CloseWrite()) },
+			"resets":      (*lanetest.Caller).Reset,
 		} {
 			for _, mode := range []string{"batch", "stream"} {
 				t.Run(fmt.Sprintf("%s %s with %d bytes behind", mode, how, len(behind)), func(t *testing.T) {
-					onBothWays(t, func(t *testing.T, way lane.Way) {
+					lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 						k := newLaneKit(t, way)
-						session := k.openA()
-						c := k.call()
-						c.send(polling(session, 0, "&mode="+mode), behind)
+						session := k.OpenA()
+						c := k.Call()
+						c.Send(lanetest.Polling(session, 0, "&mode="+mode), behind)
 						if mode == "stream" {
-							c.wantStream()
+							c.WantStream()
 						}
-						k.wantParked(1)
+						k.WantParked(1)
 						leave(c)
-						k.wantOnLane(0)
-						k.wantParked(0)
-						k.wantGone(1)
-						require.EqualValues(t, 0, k.counted("pubsubd_messages_published_total"), "what was asked ahead was not served")
+						k.WantOnLane(0)
+						k.WantParked(0)
+						k.WantGone(1)
+						require.EqualValues(t, 0, k.Counted("pubsubd_messages_published_total"), "what was asked ahead was not served")
 
-						k.tell(1, 2, 10)
-						again := k.call()
-						again.send(polling(session, 0))
-						again.wantMessages(1, 2)
+						k.Tell(1, 2, 10)
+						again := k.Call()
+						again.Send(lanetest.Polling(session, 0))
+						again.WantMessages(1, 2)
 					})
 				})
 			}
@@ -94,26 +93,26 @@ func TestAClientLeavesWhileItsPollWaits(t *testing.T) {
 func TestAClientLeavesWithAFullBuffer(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way lane.Way) {
+			lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 				k := newLaneKit(t, way)
-				session := k.openA()
-				c := k.callOnLane()
-				c.send(polling(session, 0, "&mode="+mode))
+				session := k.OpenA()
+				c := k.CallOnLane()
+				c.Send(lanetest.Polling(session, 0, "&mode="+mode))
 				if mode == "stream" {
-					c.wantStream()
+					c.WantStream()
 				}
-				k.wantParked(1)
-				read := func() int { return int(k.counted("pubsubd_network_bytes_total", "in")) }
+				k.WantParked(1)
+				read := func() int { return int(k.Counted("pubsubd_network_bytes_total", "in")) }
 				before := read()
-				c.send(filling(2 * bufferBytes))
+				c.Send(filling(2 * bufferBytes))
 				if way == lane.HandOff { // with lane.Channel, the poll's goroutine leaves them unread
-					k.want(before+bufferBytes, read, "bytes: the buffer is full")
+					k.Want(before+bufferBytes, read, "bytes: the buffer is full")
 				}
-				c.reset()
-				k.tell(1, 1, 10) // the daemon cannot write it
-				k.tell(2, 2, 10)
-				k.wantOnLane(0)
-				k.wantParked(0)
+				c.Reset()
+				k.Tell(1, 1, 10) // the daemon cannot write it
+				k.Tell(2, 2, 10)
+				k.WantOnLane(0)
+				k.WantParked(0)
 			})
 		})
 	}
@@ -121,10 +120,10 @@ func TestAClientLeavesWithAFullBuffer(t *testing.T) {
 
 // filling returns publish requests of exactly size bytes in total.
 func filling(size int) string {
-	one := publishing("b", "1")
+	one := lanetest.Publishing("b", "1")
 	text := strings.Repeat(one, size/len(one)-1)
 	for pad := 1; ; pad++ {
-		if last := publishing("b", strings.Repeat("1", pad)); len(text)+len(last) == size {
+		if last := lanetest.Publishing("b", strings.Repeat("1", pad)); len(text)+len(last) == size {
 			return text + last
 		}
 	}
@@ -135,35 +134,35 @@ func filling(size int) string {
 func TestAFullBufferBehindAPoll(t *testing.T) {
 	for _, size := range []int{bufferBytes - 1, bufferBytes, bufferBytes + 1, 5 * bufferBytes} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way lane.Way) {
+			lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 				k := newLaneKit(t, way)
-				session := k.openA()
+				session := k.OpenA()
 				behind, n := "", 0
 				for len(behind) < size-400 {
 					n++
-					behind += publishing("b", fmt.Sprint(n)) + polling(session, n, "&mode=single")
+					behind += lanetest.Publishing("b", fmt.Sprint(n)) + lanetest.Polling(session, n, "&mode=single")
 				}
 				behind += filling(size - len(behind))
-				c := k.callOnLane()
-				c.send(polling(session, 0, "&mode=single"))
-				k.wantParked(1)
+				c := k.CallOnLane()
+				c.Send(lanetest.Polling(session, 0, "&mode=single"))
+				k.WantParked(1)
 				sent := make(chan error, 1)
-				go func() { _, err := io.WriteString(c.conn, behind); sent <- err }()
+				go func() { _, err := io.WriteString(c.Conn, behind); sent <- err }()
 				require.NoError(t, <-sent)
-				require.Zero(t, k.counted("pubsubd_calls_total", "publish", "lane"))
-				k.tell(1, n+1, 10)
-				c.wantMessages(1, 1)
+				require.Zero(t, k.Counted("pubsubd_calls_total", "publish", "lane"))
+				k.Tell(1, n+1, 10)
+				c.WantMessages(1, 1)
 				for i := 1; i <= n; i++ {
-					require.EqualValues(t, i, c.wantPublished("b"))
-					c.wantMessages(i+1, i+1)
+					require.EqualValues(t, i, c.WantPublished("b"))
+					c.WantMessages(i+1, i+1)
 				}
 				last := uint64(n)
 				for range strings.Count(behind, "POST") - n {
 					last++
-					require.Equal(t, last, c.wantPublished("b"))
+					require.Equal(t, last, c.WantPublished("b"))
 				}
-				c.send(publishing("b", "1"))
-				require.Equal(t, last+1, c.wantPublished("b"))
+				c.Send(lanetest.Publishing("b", "1"))
+				require.Equal(t, last+1, c.WantPublished("b"))
 			})
 		})
 	}
@@ -172,46 +171,32 @@ func TestAFullBufferBehindAPoll(t *testing.T) {
 // A client sends its last request and half-closes in the same segment. The daemon answers
 // and closes the connection at once.
 func TestALastRequestIsAnswered(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		for n := uint64(1); n <= 20; n++ {
-			c := k.callOnLane()
-			c.lastWords(publishing("b", "1"))
-			require.Equal(t, n, c.wantPublished("b"))
-			_, err := c.answers.ReadByte()
+			c := k.CallOnLane()
+			c.LastWords(lanetest.Publishing("b", "1"))
+			require.Equal(t, n, c.WantPublished("b"))
+			_, err := c.Answers.ReadByte()
 			require.ErrorIs(t, err, io.EOF)
-			k.wantOnLane(0)
+			k.WantOnLane(0)
 		}
-		require.EqualValues(t, 20, k.counted("pubsubd_calls_total", "publish", "lane"))
+		require.EqualValues(t, 20, k.Counted("pubsubd_calls_total", "publish", "lane"))
 	})
 }
 
 // As above, with a poll that finds no message. The daemon does not park it.
 func TestALastPollDoesNotWait(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		for n := 1; n <= 20; n++ {
-			c := k.callOnLane()
-			c.lastWords(polling(k.openA(), 0))
-			c.wantClosed()
-			k.wantOnLane(0)
-			k.wantGone(n)
+			c := k.CallOnLane()
+			c.LastWords(lanetest.Polling(k.OpenA(), 0))
+			c.WantClosed()
+			k.WantOnLane(0)
+			k.WantGone(n)
 		}
 	})
-}
-
-// lastWords sends text and FIN in one segment.
-func (c *caller) lastWords(text string) {
-	c.Helper()
-	raw, err := c.conn.SyscallConn()
-	require.NoError(c, err)
-	var sendErr error
-	require.NoError(c, raw.Control(func(fd uintptr) {
-		sendErr = errors.Join(
-			syscall.Sendto(int(fd), []byte(text), syscall.MSG_MORE, nil),
-			syscall.Shutdown(int(fd), syscall.SHUT_WR))
-	}))
-	require.NoError(c, sendErr)
 }
 
 // Of two polls of a session on two connections, the newer gets the messages. The older
@@ -219,17 +204,17 @@ func (c *caller) lastWords(text string) {
 func TestANewerPollOnAnotherConnectionReplacesTheOlder(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way lane.Way) {
+			lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 				k := newLaneKit(t, way)
-				session := k.openA()
-				older, newer := k.call(), k.callOnLane()
-				older.send(polling(session, 0, "&mode="+mode))
+				session := k.OpenA()
+				older, newer := k.Call(), k.CallOnLane()
+				older.Send(lanetest.Polling(session, 0, "&mode="+mode))
 				var frames *wire.Decoder
 				if mode == "stream" {
-					frames = older.wantStream()
+					frames = older.WantStream()
 				}
-				k.wantParked(1)
-				newer.send(polling(session, 0))
+				k.WantParked(1)
+				newer.Send(lanetest.Polling(session, 0))
 				if mode == "stream" {
 					end, err := frames.Next()
 					require.NoError(t, err)
@@ -238,19 +223,19 @@ func TestANewerPollOnAnotherConnectionReplacesTheOlder(t *testing.T) {
 					_, err = frames.Next()
 					require.ErrorIs(t, err, io.EOF)
 				} else {
-					require.Contains(t, older.wantAnswer(problem.Codes()[wire.CodePollReplaced]), wire.CodePollReplaced)
+					require.Contains(t, older.WantAnswer(problem.Codes()[wire.CodePollReplaced]), wire.CodePollReplaced)
 				}
-				k.wantParked(1)
-				require.EqualValues(t, 1, k.counted("pubsubd_polls_total", string(wire.CodePollReplaced)))
-				older.send(publishing("a", "1"))
-				older.wantPublished("a")
-				text := newer.wantAnswer(http.StatusOK)
+				k.WantParked(1)
+				require.EqualValues(t, 1, k.Counted("pubsubd_polls_total", string(wire.CodePollReplaced)))
+				older.Send(lanetest.Publishing("a", "1"))
+				older.WantPublished("a")
+				text := newer.WantAnswer(http.StatusOK)
 				require.Equal(t, 1, strings.Count(text, "\n"))
-				older.send(polling(session, 1))
-				k.wantParked(1)
-				k.tell(2, 2, 10)
-				older.wantMessages(2, 2)
-				require.Equal(t, 2, k.onLane())
+				older.Send(lanetest.Polling(session, 1))
+				k.WantParked(1)
+				k.Tell(2, 2, 10)
+				older.WantMessages(2, 2)
+				require.Equal(t, 2, k.OnLane())
 			})
 		})
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -33,11 +34,11 @@ var chatWithPresence = broker.Config{Rules: []broker.Rule{{Name: "chat", Pattern
 
 func TestOnlyThosePermittedSeeWhoIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{authority: viewers{}, broker: chatWithPresence})
+		k := newKit(t, lanetest.Settings{Authority: viewers{}, Broker: chatWithPresence})
 		const ann, bob = "Authorization: ann", "Authorization: bob"
-		status, _ := k.get("POST", "/v1/sessions", `{"topics":["chat.a"],"client":"c1"}`, jsonType, bob)
+		status, _ := k.Get("POST", "/v1/sessions", `{"topics":["chat.a"],"client":"c1"}`, lanetest.JSONType, bob)
 		require.Equal(k, 201, status)
-		status, text := k.get("GET", "/v1/topics/chat.a/presence", "", ann)
+		status, text := k.Get("GET", "/v1/topics/chat.a/presence", "", ann)
 		require.Equal(k, 200, status, text)
 		var list presence.List
 		require.NoError(k, json.Unmarshal([]byte(text), &list))
@@ -45,15 +46,15 @@ func TestOnlyThosePermittedSeeWhoIsThere(t *testing.T) {
 		require.Equal(k, "bob/c1", list.Members[0].Key)
 		require.Equal(k, "_presence.chat.a", list.Position.Topic)
 
-		status, _ = k.get("POST", "/v1/sessions", `{"topics":["chat.a"]}`, jsonType, ann)
+		status, _ = k.Get("POST", "/v1/sessions", `{"topics":["chat.a"]}`, lanetest.JSONType, ann)
 		require.Equal(k, 201, status)
-		status, text = k.get("GET", "/v1/poll?topic="+list.Position.String(), "", ann)
+		status, text = k.Get("GET", "/v1/poll?topic="+list.Position.String(), "", ann)
 		require.Equal(k, 200, status)
 		require.Contains(k, text, `"key":"ann/","data":{"event":"join","subject":"ann",`)
-		status, _ = k.get("GET", "/v1/poll?topic=_presence.chat.*", "", ann)
+		status, _ = k.Get("GET", "/v1/poll?topic=_presence.chat.*", "", ann)
 		require.Equal(k, 200, status)
-		k.wantProblem(wire.CodeForbidden, "GET", "/v1/poll?topic=_presence.>", "", ann)
-		k.wantProblem(wire.CodeForbidden, "GET", "/v1/topics/_presence.chat.a/presence", "", ann)
+		k.WantProblem(wire.CodeForbidden, "GET", "/v1/poll?topic=_presence.>", "", ann)
+		k.WantProblem(wire.CodeForbidden, "GET", "/v1/topics/_presence.chat.a/presence", "", ann)
 
 		for _, c := range [][2]string{
 			{"GET", "/v1/topics/chat.a/presence"},
@@ -63,15 +64,15 @@ func TestOnlyThosePermittedSeeWhoIsThere(t *testing.T) {
 			{"GET", "/v1/topics/_presence.chat.a"},
 			{"GET", "/v1/topics/_presence.chat.a/messages"},
 		} {
-			k.wantProblem(wire.CodeForbidden, c[0], c[1], "", bob)
+			k.WantProblem(wire.CodeForbidden, c[0], c[1], "", bob)
 		}
-		_, topics := k.get("GET", "/v1/topics", "", bob)
+		_, topics := k.Get("GET", "/v1/topics", "", bob)
 		require.NotContains(k, topics, "_presence")
-		_, topics = k.get("GET", "/v1/topics", "", ann)
+		_, topics = k.Get("GET", "/v1/topics", "", ann)
 		require.Contains(k, topics, "_presence.chat.a")
 		for _, who := range []string{ann, bob} {
-			k.wantProblem(wire.CodeReservedTopic, "POST", "/v1/topics/_presence.chat.a/messages", "1", jsonType, who)
-			k.wantProblem(wire.CodeReservedTopic, "DELETE", "/v1/topics/_presence.chat.a", "", who)
+			k.WantProblem(wire.CodeReservedTopic, "POST", "/v1/topics/_presence.chat.a/messages", "1", lanetest.JSONType, who)
+			k.WantProblem(wire.CodeReservedTopic, "DELETE", "/v1/topics/_presence.chat.a", "", who)
 		}
 	})
 }
@@ -79,12 +80,12 @@ func TestOnlyThosePermittedSeeWhoIsThere(t *testing.T) {
 // A list of more than 64 KiB comes in pieces.
 func TestALongListOfMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{broker: chatWithPresence})
+		k := newKit(t, lanetest.Settings{Broker: chatWithPresence})
 		for i := range 500 {
-			k.open(fmt.Sprintf(`{"topics":["chat.a"],"client":"%064d"}`, i))
+			k.Open(fmt.Sprintf(`{"topics":["chat.a"],"client":"%064d"}`, i))
 			time.Sleep(time.Millisecond)
 		}
-		status, text := k.get("GET", "/v1/topics/chat.a/presence", "")
+		status, text := k.Get("GET", "/v1/topics/chat.a/presence", "")
 		require.Equal(k, 200, status)
 		require.Greater(k, len(text), 64<<10)
 		var list presence.List
@@ -99,14 +100,14 @@ func TestALongListOfMembers(t *testing.T) {
 // A name of the longest topic still leaves room for that of its presence topic.
 func TestTheLongestTopicHasPresence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{broker: chatWithPresence})
+		k := newKit(t, lanetest.Settings{Broker: chatWithPresence})
 		topic := "chat." + strings.Repeat("x", wire.MaxTopicBytes-5)
-		_, text := k.get("GET", "/v1/topics/"+topic+"/presence", "")
+		_, text := k.Get("GET", "/v1/topics/"+topic+"/presence", "")
 		var list presence.List
 		require.NoError(k, json.Unmarshal([]byte(text), &list))
-		s := k.open(`{"topics":["` + list.Position.String() + `"]}`)
-		k.open(`{"topics":["` + topic + `"],"client":"c1"}`)
-		_, text = k.get("GET", "/v1/sessions/"+s.Session+"/poll?ack=0", "")
+		s := k.Open(`{"topics":["` + list.Position.String() + `"]}`)
+		k.Open(`{"topics":["` + topic + `"],"client":"c1"}`)
+		_, text = k.Get("GET", "/v1/sessions/"+s.Session+"/poll?ack=0", "")
 		require.Contains(k, text, `"event":"join"`)
 	})
 }

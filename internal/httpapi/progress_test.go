@@ -10,8 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // progress is the state that a client needs to resume after any of its frames, on any
@@ -114,12 +116,12 @@ func everywhere(topics []wire.Start) string {
 func TestHelloDoesNotCountAsAFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, mode := range []string{"batch", "multiple"} {
-			k := newKit(t, settings{})
-			k.wantOK("/v1/topics/a/messages", "1", jsonType)
-			_, text := k.get("GET", "/v1/poll?topic=a@oldest&mode="+mode, "")
+			k := newKit(t, lanetest.Settings{})
+			k.wantOK("/v1/topics/a/messages", "1", lanetest.JSONType)
+			_, text := k.Get("GET", "/v1/poll?topic=a@oldest&mode="+mode, "")
 			lines := strings.SplitAfter(text, "\n")
 			require.Len(t, lines, 3, "hello, the message, and nothing: %q", text)
-			require.EqualValues(t, len(lines[1]), k.counted("pubsubd_frames_delivered_bytes_total", "longpoll"), mode)
+			require.EqualValues(t, len(lines[1]), k.Counted("pubsubd_frames_delivered_bytes_total", "longpoll"), mode)
 		}
 	})
 }

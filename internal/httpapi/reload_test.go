@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
@@ -16,9 +17,9 @@ import (
 // its answer in that time.
 func TestAReloadedWriteTimeoutEndsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		k.cfg.Polls.Reload(transport.Config{WriteTimeout: time.Second}, k.cfg.Limits)
-		conn, err := k.client.Transport.(*http.Transport).DialContext(t.Context(), "", "")
+		k := newKit(t, lanetest.Settings{})
+		k.Parts.Polls.Reload(transport.Config{WriteTimeout: time.Second}, k.Parts.Limits)
+		conn, err := k.HTTP.Transport.(*http.Transport).DialContext(t.Context(), "", "")
 		require.NoError(t, err)
 		defer conn.Close()
 		_, err = io.WriteString(conn, "GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n")

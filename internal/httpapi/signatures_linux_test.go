@@ -12,8 +12,8 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/limit"
-	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -35,73 +35,62 @@ func (u unverified) Identify(c auth.Credentials, verify bool) (*auth.Grant, erro
 // A token that is not known is verified outside of the loop, when its turn comes. Meanwhile the
 // loop serves others. Afterwards it is known.
 func TestALoopVerifiesNoToken(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: unverified{known: &sync.Map{}}, limits: limit.Config{Wait: surely}}, nil)
-		id := k.openA()
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{Authority: unverified{known: &sync.Map{}}, Limits: limit.Config{Wait: lanetest.Surely}}, nil)
+		id := k.OpenA()
 		ask := func(request, token string) string {
 			return strings.Replace(request, "Host: h\r\n", "Host: h\r\nAuthorization: Bearer "+token+"\r\n", 1)
 		}
-		other := k.callOnLane()
+		other := k.CallOnLane()
 		for name, c := range map[string]struct {
 			request string
 			answer  string
 		}{
-			"publish":     {publishing("b", "1"), `"position":"b@`},
-			"poll":        {polling(id, 0), ""},
+			"publish":     {lanetest.Publishing("b", "1"), `"position":"b@`},
+			"poll":        {lanetest.Polling(id, 0), ""},
 			"topics poll": {"GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n", `"data":7`},
 		} {
-			k.publish("a", "7")
-			caller := k.callOnLane()
-			checks, n := k.cfg.Limiter.Signatures(), max(1, runtime.GOMAXPROCS(0)/2)
+			k.Publish("a", "7")
+			caller := k.CallOnLane()
+			checks, n := k.Parts.Limiter.Signatures(), max(1, runtime.GOMAXPROCS(0)/2)
 			for range n {
 				require.NoError(t, checks.Enter(t.Context(), nil))
 			}
-			caller.send(ask(c.request, name), publishing("after", "1"))
-			require.Eventually(t, func() bool { return k.waitingFor("signatures") == 1 }, surely, time.Millisecond, name)
-			other.send(publishing("others", "1"))
-			other.wantPublished("others")
+			caller.Send(ask(c.request, name), lanetest.Publishing("after", "1"))
+			require.Eventually(t, func() bool { return k.WaitingFor("signatures") == 1 }, lanetest.Surely, time.Millisecond, name)
+			other.Send(lanetest.Publishing("others", "1"))
+			other.WantPublished("others")
 			for range n {
 				checks.Leave()
 			}
-			require.Contains(t, caller.wantAnswer(http.StatusOK), c.answer, name)
-			caller.wantPublished("after")
+			require.Contains(t, caller.WantAnswer(http.StatusOK), c.answer, name)
+			caller.WantPublished("after")
 
-			require.Zero(t, k.waitingFor("signatures"))
-			caller.send(ask(publishing("b", "1"), name))
-			caller.wantPublished("b")
+			require.Zero(t, k.WaitingFor("signatures"))
+			caller.Send(ask(lanetest.Publishing("b", "1"), name))
+			caller.WantPublished("b")
 		}
-		require.Zero(t, k.counted("pubsubd_lane_returned_total"))
+		require.Zero(t, k.Counted("pubsubd_lane_returned_total"))
 	})
-}
-
-func (k *kit) waitingFor(limit string) int {
-	var g metrics.Gauges
-	k.cfg.Limiter.Gauges(&g)
-	for _, l := range g.Limits {
-		if l.Name == limit {
-			return l.Waiting
-		}
-	}
-	panic("BUG: no such limit")
 }
 
 // A new token on a two-way connection waits for its turn. Messages of the session do not.
 func TestATokenOfACommandWaitsForItsTurn(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: unverified{known: &sync.Map{}}, limits: limit.Config{Wait: surely}}, nil)
-		s := k.connect(wire.Start{Topic: "a"})
-		s.hello()
-		checks, n := k.cfg.Limiter.Signatures(), max(1, runtime.GOMAXPROCS(0)/2)
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{Authority: unverified{known: &sync.Map{}}, Limits: limit.Config{Wait: lanetest.Surely}}, nil)
+		s := k.Connect(wire.Start{Topic: "a"})
+		s.Hello()
+		checks, n := k.Parts.Limiter.Signatures(), max(1, runtime.GOMAXPROCS(0)/2)
 		for range n {
 			require.NoError(t, checks.Enter(t.Context(), nil))
 		}
-		s.send(wire.Command{Ref: new(uint64(1)), Auth: "new"})
-		require.Eventually(t, func() bool { return k.waitingFor("signatures") == 1 }, surely, time.Millisecond)
-		k.publish("a", "1")
-		s.wantFrame("a1", "1")
+		s.Send(wire.Command{Ref: new(uint64(1)), Auth: "new"})
+		require.Eventually(t, func() bool { return k.WaitingFor("signatures") == 1 }, lanetest.Surely, time.Millisecond)
+		k.Publish("a", "1")
+		s.WantFrame("a1", "1")
 		for range n {
 			checks.Leave()
 		}
-		require.Nil(t, s.wantReply(1).Problem)
+		require.Nil(t, s.WantReply(1).Problem)
 	})
 }

@@ -11,14 +11,15 @@ import (
 	"github.com/gobwas/ws"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A WebSocket that answers no ping times out, off the lane too.
 func TestASilentWebSocketTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		d := ws.Dialer{NetDial: func(context.Context, string, string) (net.Conn, error) { return k.dial() }}
+		k := newKit(t, lanetest.Settings{})
+		d := ws.Dialer{NetDial: func(context.Context, string, string) (net.Conn, error) { return k.Dial() }}
 		conn, buffered, _, err := d.Dial(context.Background(), "ws://pubsubd/v1/ws?topic=a")
 		require.NoError(t, err)
 		defer conn.Close()
@@ -29,7 +30,7 @@ func TestASilentWebSocketTimesOut(t *testing.T) {
 			_, err = io.Copy(io.Discard, conn)
 		}
 		require.NoError(t, err)
-		require.Equal(t, k.cfg.silence(), time.Since(begun))
+		require.Equal(t, k.Parts.Silence(), time.Since(begun))
 	})
 }
 
@@ -37,13 +38,13 @@ func TestASilentWebSocketTimesOut(t *testing.T) {
 // answers.
 func TestABusyWebSocketStaysOpenWhileItAnswersPings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		s := k.connect(wire.Start{Topic: "a"})
+		k := newKit(t, lanetest.Settings{})
+		s := k.Connect(wire.Start{Topic: "a"})
 		defer s.Close()
-		s.hello()
+		s.Hello()
 		for range 60 {
 			time.Sleep(5 * time.Second)
-			k.publish("a", "1")
+			k.Publish("a", "1")
 			_, err := s.Next()
 			require.NoError(t, err)
 		}

@@ -10,38 +10,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// small limits a socket's buffers to a few kilobytes in each direction.
-var small = buffers(8 << 10)
-
-// large is the size of a message that does not fit into small buffers.
-const large = 60 << 10
-
-// readsOn enlarges the read buffer before the client reads the rest. With small buffers
-// on loopback, TCP waits 40 ms or more for every few segments.
-func (c *caller) readsOn() {
-	c.Helper()
-	require.NoError(c, c.conn.SetReadBuffer(1<<20))
-}
-
-// wantStuck waits until this many frames were delivered. It requires that the sockets do
-// not hold all of their bytes.
-func (c *caller) wantStuck(frames int) {
-	c.Helper()
-	c.want(frames, c.delivered, "frames delivered")
-	require.Less(c, int(c.counted("pubsubd_network_bytes_total", "out")), large*frames, "the sockets hold it all: nobody is stuck")
-}
-
 // wantAllAgain requires that the session's next poll gets the messages 1 to 3.
 func (k *kit) wantAllAgain(session string) {
 	k.Helper()
-	c := k.call()
-	c.readsOn()
-	c.send(polling(session, 0))
-	c.wantMessages(1, 3)
+	c := k.Call()
+	c.ReadsOn()
+	c.Send(lanetest.Polling(session, 0))
+	c.WantMessages(1, 3)
 }
 
 // A client pipelines requests and does not read for long. In the end it gets all answers
@@ -50,46 +30,46 @@ func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
 	for name, frames := range map[string]int{"one frame": 1, "many frames": 12} {
 		for _, when := range []string{"from the history", "parked", "parked, asking ahead"} {
 			t.Run(name+" "+when, func(t *testing.T) {
-				onBothWays(t, func(t *testing.T, way lane.Way) {
-					k := serveLane(t, way, settings{}, small)
-					session := k.openA()
-					c := k.callOnLane()
-					ahead := publishing("b", "1") + publishing("b", "2") + polling(session, frames)
+				lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+					k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+					session := k.OpenA()
+					c := k.CallOnLane()
+					ahead := lanetest.Publishing("b", "1") + lanetest.Publishing("b", "2") + lanetest.Polling(session, frames)
 					first := frames // number of messages that the first poll gets
 					switch when {
 					case "from the history":
-						k.tell(1, frames, large)
-						c.send(polling(session, 0), ahead)
+						k.Tell(1, frames, lanetest.Large)
+						c.Send(lanetest.Polling(session, 0), ahead)
 					case "parked":
-						c.send(polling(session, 0))
-						k.wantParked(1)
-						k.tell(1, 1, large)
-						c.wantStuck(1)
+						c.Send(lanetest.Polling(session, 0))
+						k.WantParked(1)
+						k.Tell(1, 1, lanetest.Large)
+						c.WantStuck(1)
 						first = 1
-						k.tell(2, frames, large)
-						c.send(publishing("b", "1"), publishing("b", "2"), polling(session, 1))
+						k.Tell(2, frames, lanetest.Large)
+						c.Send(lanetest.Publishing("b", "1"), lanetest.Publishing("b", "2"), lanetest.Polling(session, 1))
 					default:
-						c.send(polling(session, 0), publishing("b", "1"), publishing("b", "2"), polling(session, 1))
-						k.wantParked(1)
+						c.Send(lanetest.Polling(session, 0), lanetest.Publishing("b", "1"), lanetest.Publishing("b", "2"), lanetest.Polling(session, 1))
+						k.WantParked(1)
 						first = 1
-						k.tell(1, 1, large)
-						c.wantStuck(1)
-						k.tell(2, frames, large)
+						k.Tell(1, 1, lanetest.Large)
+						c.WantStuck(1)
+						k.Tell(2, frames, lanetest.Large)
 					}
-					c.wantStuck(first)
-					require.Zero(t, k.counted("pubsubd_calls_total", "publish", "lane"), "what was asked ahead is served in its turn")
+					c.WantStuck(first)
+					require.Zero(t, k.Counted("pubsubd_calls_total", "publish", "lane"), "what was asked ahead is served in its turn")
 
-					c.readsOn()
-					c.wantMessages(1, first)
-					require.EqualValues(t, 1, c.wantPublished("b"))
-					require.EqualValues(t, 2, c.wantPublished("b"))
+					c.ReadsOn()
+					c.WantMessages(1, first)
+					require.EqualValues(t, 1, c.WantPublished("b"))
+					require.EqualValues(t, 2, c.WantPublished("b"))
 					if first < frames {
-						c.wantMessages(first+1, frames)
-						c.send(polling(session, frames))
+						c.WantMessages(first+1, frames)
+						c.Send(lanetest.Polling(session, frames))
 					}
-					k.wantParked(1)
-					k.tell(frames+1, frames+1, 10)
-					c.wantMessages(frames+1, frames+1)
+					k.WantParked(1)
+					k.Tell(frames+1, frames+1, 10)
+					c.WantMessages(frames+1, frames+1)
 				})
 			})
 		}
@@ -99,28 +79,28 @@ func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
 // A stream's client stops reading while more is published than its sockets hold. Then it
 // reads on and misses nothing. The test does this twice.
 func TestAStreamWaitsForAClientThatReadsLate(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{}, small)
-		c := k.call()
-		c.send(polling(k.openA(), 0, streaming), publishing("b", "1"))
-		frames := c.wantStream()
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+		c := k.Call()
+		c.Send(lanetest.Polling(k.OpenA(), 0, lanetest.Streaming), lanetest.Publishing("b", "1"))
+		frames := c.WantStream()
 		for said := 0; said < 20; said += 10 {
-			k.wantParked(1)
-			k.tell(said+1, said+3, large) // one may fit after readsOn has enlarged the buffers
-			k.wantParked(0)
-			k.tell(said+4, said+5, 3<<10)
-			k.tell(said+6, said+8, large)
-			k.tell(said+9, said+10, 10)
-			require.Less(t, k.delivered(), said+10)
-			c.readsOn()
-			c.wantNext(frames, said+1, said+10)
-			require.NoError(t, c.conn.SetReadBuffer(8<<10))
+			k.WantParked(1)
+			k.Tell(said+1, said+3, lanetest.Large) // one may fit after readsOn has enlarged the buffers
+			k.WantParked(0)
+			k.Tell(said+4, said+5, 3<<10)
+			k.Tell(said+6, said+8, lanetest.Large)
+			k.Tell(said+9, said+10, 10)
+			require.Less(t, k.Delivered(), said+10)
+			c.ReadsOn()
+			c.WantNext(frames, said+1, said+10)
+			require.NoError(t, c.Conn.SetReadBuffer(8<<10))
 		}
-		k.wantParked(1)
-		k.tell(21, 21, 10)
-		c.wantNext(frames, 21, 21)
-		k.wantOnLane(1)
-		require.Zero(t, k.gone())
+		k.WantParked(1)
+		k.Tell(21, 21, 10)
+		c.WantNext(frames, 21, 21)
+		k.WantOnLane(1)
+		require.Zero(t, k.Gone())
 	})
 }
 
@@ -129,26 +109,26 @@ func TestAStreamWaitsForAClientThatReadsLate(t *testing.T) {
 func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way lane.Way) {
-				k := serveLane(t, way, settings{}, small)
-				session := k.openA()
-				c := k.call()
-				c.send(polling(session, 0, "&mode="+mode))
+			lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+				k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+				session := k.OpenA()
+				c := k.Call()
+				c.Send(lanetest.Polling(session, 0, "&mode="+mode))
 				if mode == "stream" {
-					c.wantStream()
+					c.WantStream()
 				}
-				k.wantParked(1)
-				k.tell(1, 1, large)
-				c.wantStuck(1)
-				k.wantParked(0)
+				k.WantParked(1)
+				k.Tell(1, 1, lanetest.Large)
+				c.WantStuck(1)
+				k.WantParked(0)
 
-				k.later(defaults.WriteTimeout - 5*time.Second)
-				k.tell(2, 3, large)
-				require.Equal(t, 1, k.onLane())
-				k.wantOnLaneAfter(defaults.WriteTimeout, 0)
-				c.wantClosed()
+				k.Later(lanetest.Defaults.WriteTimeout - 5*time.Second)
+				k.Tell(2, 3, lanetest.Large)
+				require.Equal(t, 1, k.OnLane())
+				k.WantOnLaneAfter(lanetest.Defaults.WriteTimeout, 0)
+				c.WantClosed()
 				if mode == "stream" {
-					require.Equal(t, 1, k.gone())
+					require.Equal(t, 1, k.Gone())
 					return // frames sent on a stream count as acknowledged
 				}
 				k.wantAllAgain(session)
@@ -159,54 +139,54 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 
 // A reload can extend the write timeout of connections on the lane.
 func TestAReloadedWriteTimeoutHoldsOnTheLane(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{}, small)
-		k.cfg.Polls.Reload(transport.Config{WriteTimeout: time.Hour}, k.cfg.Limits)
-		session := k.openA()
-		c := k.callOnLane()
-		k.tell(1, 1, large)
-		c.send(polling(session, 0))
-		c.wantStuck(1)
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+		k.Parts.Polls.Reload(transport.Config{WriteTimeout: time.Hour}, k.Parts.Limits)
+		session := k.OpenA()
+		c := k.CallOnLane()
+		k.Tell(1, 1, lanetest.Large)
+		c.Send(lanetest.Polling(session, 0))
+		c.WantStuck(1)
 		for n := range time.Duration(5) {
-			k.later((n + 1) * (defaults.WriteTimeout + 10*time.Second))
+			k.Later((n + 1) * (lanetest.Defaults.WriteTimeout + 10*time.Second))
 		}
-		c.readsOn()
-		c.wantMessages(1, 1)
+		c.ReadsOn()
+		c.WantMessages(1, 1)
 	})
 }
 
 // As TestAClientThatNeverReadsIsClosedInTime, with the whole answer of a poll buffered.
 func TestAnUnreadBatchEndsItsConnection(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{}, small)
-		c := k.callOnLane()
-		k.tell(1, 1, large)
-		c.send("GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n")
-		c.wantStuck(1)
-		k.wantOnLaneAfter(defaults.WriteTimeout, 0)
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+		c := k.CallOnLane()
+		k.Tell(1, 1, lanetest.Large)
+		c.Send("GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n")
+		c.WantStuck(1)
+		k.WantOnLaneAfter(lanetest.Defaults.WriteTimeout, 0)
 	})
 }
 
 // The daemon does not disconnect a client that reads slowly. Each write has its own
 // timeout.
 func TestAClientThatReadsSlowlyIsNotClosed(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{}, small)
-		c := k.call()
-		c.send(polling(k.openA(), 0, streaming))
-		frames := c.wantStream()
-		k.wantParked(1)
-		k.tell(1, 1, large)
-		c.wantStuck(1)
-		k.wantParked(0)
-		k.tell(2, 3, large)
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+		c := k.Call()
+		c.Send(lanetest.Polling(k.OpenA(), 0, lanetest.Streaming))
+		frames := c.WantStream()
+		k.WantParked(1)
+		k.Tell(1, 1, lanetest.Large)
+		c.WantStuck(1)
+		k.WantParked(0)
+		k.Tell(2, 3, lanetest.Large)
 
-		k.later(defaults.WriteTimeout - 10*time.Second)
-		c.wantNext(frames, 1, 1)
-		k.want(3, k.delivered, "frames: the next write has begun")
-		k.later(defaults.WriteTimeout + 10*time.Second)
-		c.wantNext(frames, 2, 3)
-		require.Equal(t, 1, k.onLane())
+		k.Later(lanetest.Defaults.WriteTimeout - 10*time.Second)
+		c.WantNext(frames, 1, 1)
+		k.Want(3, k.Delivered, "frames: the next write has begun")
+		k.Later(lanetest.Defaults.WriteTimeout + 10*time.Second)
+		c.WantNext(frames, 2, 3)
+		require.Equal(t, 1, k.OnLane())
 	})
 }
 
@@ -215,28 +195,28 @@ func TestAClientThatReadsSlowlyIsNotClosed(t *testing.T) {
 func TestAClientLeavesWhileItsAnswerIsBlocked(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way lane.Way) {
-				k := serveLane(t, way, settings{}, small)
-				session := k.openA()
-				resets, ends := k.call(), k.call()
-				k.tell(1, 3, large)
-				for _, c := range []*caller{resets, ends} {
-					c.send("GET /v1/poll?topic=a@oldest&mode=" + mode + " HTTP/1.1\r\nHost: h\r\n\r\n")
+			lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+				k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+				session := k.OpenA()
+				resets, ends := k.Call(), k.Call()
+				k.Tell(1, 3, lanetest.Large)
+				for _, c := range []*lanetest.Caller{resets, ends} {
+					c.Send("GET /v1/poll?topic=a@oldest&mode=" + mode + " HTTP/1.1\r\nHost: h\r\n\r\n")
 				}
-				k.want(6, k.delivered, "frames delivered")
-				k.wantParked(0)
-				require.NoError(t, ends.conn.CloseWrite())
-				resets.reset()
-				k.wantOnLane(1)
-				ends.readsOn()
-				resp := ends.answer()
+				k.Want(6, k.Delivered, "frames delivered")
+				k.WantParked(0)
+				require.NoError(t, ends.Conn.CloseWrite())
+				resets.Reset()
+				k.WantOnLane(1)
+				ends.ReadsOn()
+				resp := ends.Answer()
 				frames := wire.NewDecoder(resp.Body)
 				hello, err := frames.Next()
 				require.NoError(t, err)
 				require.NotNil(t, hello.Hello)
-				ends.wantNext(frames, 1, 3)
-				k.wantOnLane(0)
-				require.NoError(t, ends.conn.Close())
+				ends.WantNext(frames, 1, 3)
+				k.WantOnLane(0)
+				require.NoError(t, ends.Conn.Close())
 				resp.Body.Close()
 
 				k.wantAllAgain(session)
@@ -248,41 +228,41 @@ func TestAClientLeavesWhileItsAnswerIsBlocked(t *testing.T) {
 // The lane closes while polls are parked, in goroutines or blocked, and while other
 // connections are silent. TestMain checks that no goroutine is left.
 func TestTheLaneClosesInEveryState(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{}, small)
-		var all []*caller
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+		var all []*lanetest.Caller
 		for _, first := range []string{
-			publishing("b", "1"), "GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n", polling(k.openA(), 0), polling(k.openA(), 0, streaming),
+			lanetest.Publishing("b", "1"), "GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n", lanetest.Polling(k.OpenA(), 0), lanetest.Polling(k.OpenA(), 0, lanetest.Streaming),
 		} {
-			c := k.call()
-			c.send(first)
+			c := k.Call()
+			c.Send(first)
 			all = append(all, c)
 		}
-		k.want(len(all), func() int { return int(k.counted("pubsubd_calls_total", "net/http")) }, "calls")
-		k.wantOnLane(len(all))
-		k.wantParked(2) // the poll with a hello is answered at once
-		k.tell(1, 1, large)
-		k.want(2, k.delivered, "frames delivered")
-		k.wantParked(0) // both answers are blocked
+		k.Want(len(all), func() int { return int(k.Counted("pubsubd_calls_total", "net/http")) }, "calls")
+		k.WantOnLane(len(all))
+		k.WantParked(2) // the poll with a hello is answered at once
+		k.Tell(1, 1, lanetest.Large)
+		k.Want(2, k.Delivered, "frames delivered")
+		k.WantParked(0) // both answers are blocked
 		for range 2 {
-			c := k.callOnLane()
-			c.send(polling(k.openA(), 0), publishing("b", "2"))
+			c := k.CallOnLane()
+			c.Send(lanetest.Polling(k.OpenA(), 0), lanetest.Publishing("b", "2"))
 			all = append(all, c)
 		}
-		k.wantParked(2)
+		k.WantParked(2)
 		closed := make(chan struct{})
 		go func() { k.api.Lane.Close(); close(closed) }()
 		select {
 		case <-closed:
-		case <-time.After(surely):
+		case <-time.After(lanetest.Surely):
 			require.Fail(t, "the lane does not close")
 		}
-		require.Zero(t, k.onLane())
-		require.Zero(t, k.parked())
+		require.Zero(t, k.OnLane())
+		require.Zero(t, k.Parked())
 		for _, c := range all {
-			c.wantClosed()
+			c.WantClosed()
 		}
-		status, _ := k.get("GET", "/v1/topics/a", "")
+		status, _ := k.Get("GET", "/v1/topics/a", "")
 		require.Equal(t, http.StatusOK, status, "net/http goes on")
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -20,7 +21,7 @@ import (
 
 // ended returns the number of connections that ended for this reason.
 func (k *kit) ended(why metrics.Ending) int {
-	return int(testutil.ToFloat64(k.cfg.Metrics.ConnectionsEnded.WithLabelValues(string(why))))
+	return int(testutil.ToFloat64(k.Parts.Metrics.ConnectionsEnded.WithLabelValues(string(why))))
 }
 
 // halves are ways to send half of a command.
@@ -34,7 +35,7 @@ var halves = map[string][]byte{
 
 // soon times out before the first heartbeat, which an in-memory client would have to
 // read.
-var soon = settings{transport: transport.Config{RestTimeout: time.Second}}
+var soon = lanetest.Settings{Transport: transport.Config{RestTimeout: time.Second}}
 
 // A client must finish a command in time. Otherwise, it could make the daemon hold an
 // unfinished command for as long as it likes. Clients with complete commands stay
@@ -51,17 +52,17 @@ func TestTheRestOfACommandTimesOut(t *testing.T) {
 }
 
 func (k *kit) wantRestOfACommand(half []byte) {
-	good, slow := k.connect(wire.Start{Topic: "a"}), k.connect(wire.Start{Topic: "a"})
-	good.hello()
-	slow.hello()
-	k.wantSlow(slow.conn, half, func() {
-		good.send(wire.Command{Ping: true, Ref: new(uint64(1))})
-		good.wantReply(1)
+	good, slow := k.Connect(wire.Start{Topic: "a"}), k.Connect(wire.Start{Topic: "a"})
+	good.Hello()
+	slow.Hello()
+	k.wantSlow(slow.Conn, half, func() {
+		good.Send(wire.Command{Ping: true, Ref: new(uint64(1))})
+		good.WantReply(1)
 	})
 	_, err := slow.Next()
 	require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeInvalidRequest})
-	k.publish("a", "1")
-	good.wantFrame("a1", "1")
+	k.Publish("a", "1")
+	good.WantFrame("a1", "1")
 	good.Close()
 	slow.Close()
 }
@@ -74,7 +75,7 @@ func (k *kit) wantSlow(conn net.Conn, half []byte, meanwhile func()) {
 	require.NoError(k, err)
 	begun := time.Now()
 	for now := begun; k.ended(metrics.SlowBody) == 0; now = now.Add(time.Second) {
-		require.Less(k, time.Since(begun), surely, "it is still there")
+		require.Less(k, time.Since(begun), lanetest.Surely, "it is still there")
 		k.api.Lane.Tick(now) // advances the lane's clock faster
 		meanwhile()
 		time.Sleep(20 * time.Millisecond)
@@ -93,7 +94,7 @@ func TestTheRestOfACBORItemTimesOut(t *testing.T) {
 	})
 	t.Run("handoff", func(t *testing.T) {
 		k := newLaneKit(t, lane.HandOff)
-		conn, err := net.Dial("tcp", k.openPort())
+		conn, err := net.Dial("tcp", k.OpenPort())
 		require.NoError(t, err)
 		k.wantRestOfAnItem(conn)
 	})
@@ -101,13 +102,13 @@ func TestTheRestOfACBORItemTimesOut(t *testing.T) {
 
 func (k *kit) wantRestOfAnItem(conn net.Conn) {
 	defer conn.Close()
-	_, err := conn.Write(asCBOR(`{"topics":["a"]}`))
+	_, err := conn.Write(lanetest.AsCBOR(`{"topics":["a"]}`))
 	require.NoError(k, err)
 	frames := wire.NewCBORDecoder(conn)
 	c, err := frames.Next()
 	require.NoError(k, err)
 	require.NotNil(k, c.Hello)
-	whole := asCBOR(`{"publish":{"topic":"a","data":"` + strings.Repeat("x", 1000) + `"}}`)
+	whole := lanetest.AsCBOR(`{"publish":{"topic":"a","data":"` + strings.Repeat("x", 1000) + `"}}`)
 	k.wantSlow(conn, whole[:900], func() {})
 	for c.End == nil {
 		c, err = frames.Next()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/problem"
@@ -28,7 +29,7 @@ import (
 )
 
 // sseStory runs a test with a kit in a synctest bubble.
-func sseStory(t *testing.T, s settings, tell func(k *kit)) {
+func sseStory(t *testing.T, s lanetest.Settings, tell func(k *kit)) {
 	synctest.Test(t, func(t *testing.T) { tell(newKit(t, s)) })
 }
 
@@ -36,7 +37,7 @@ func sseStory(t *testing.T, s settings, tell func(k *kit)) {
 func (k *kit) speak(topics ...string) {
 	k.Helper()
 	for _, topic := range topics {
-		_, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: []byte("1")}, 0, time.Now())
+		_, err := k.Parts.Broker.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: []byte("1")}, 0, time.Now())
 		require.NoError(k, err)
 		synctest.Wait()
 	}
@@ -51,22 +52,12 @@ func (k *kit) follow(ids idKind, topics ...string) *eventSource {
 	return e
 }
 
-// refused requests an event stream, perhaps with a Last-Event-ID, and returns the
-// refusal.
-func (k *kit) refused(query, lastEventID string) (status int, answer string) {
-	k.Helper()
-	if lastEventID == "" {
-		return k.get("GET", "/v1/sse?"+query, "")
-	}
-	return k.get("GET", "/v1/sse?"+query, "", "Last-Event-ID: "+lastEventID)
-}
-
 // Cuts the connection at each byte of a stream's answer in turn. With every kind of ids,
 // the client gets each message once, in order, and without a gap.
 func TestNothingIsLostWhereverAnEventStreamIsCut(t *testing.T) {
 	for _, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
 		t.Run(string(ids), func(t *testing.T) {
-			sseStory(t, settings{}, func(k *kit) { k.cutEventsEverywhere(ids, false) })
+			sseStory(t, lanetest.Settings{}, func(k *kit) { k.cutEventsEverywhere(ids, false) })
 		})
 	}
 }
@@ -92,7 +83,7 @@ func subscribeToEvents(ids idKind) subscribeFunc {
 // A stream that can never be served is refused with an error status. After that, an
 // EventSource does not retry.
 func TestAnInvalidEventStreamIsRefused(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
 		for query, code := range map[string]wire.Code{
 			"":                                   wire.CodeInvalidRequest,
 			"topic=a..b":                         wire.CodeInvalidTopic,
@@ -111,12 +102,12 @@ func TestAnInvalidEventStreamIsRefused(t *testing.T) {
 			"topic=a&last_event_id=a@k3:1%0Ax:y": wire.CodeInvalidPosition,
 		} {
 			if code != "" {
-				k.wantProblem(code, "GET", "/v1/sse?"+query, "")
+				k.WantProblem(code, "GET", "/v1/sse?"+query, "")
 			}
 		}
-		k.wantProblem(wire.CodeInvalidPosition, "GET", "/v1/sse?topic=a", "", "Last-Event-ID: a@k3:1, b@k3:1")
-		k.wantProblem(wire.CodeMethodNotAllowed, "POST", "/v1/sse?topic=a", "")
-		k.wantProblem(wire.CodeTooManySubscriptions, "GET", "/v1/sse?topic=a"+manyMore(1000), "")
+		k.WantProblem(wire.CodeInvalidPosition, "GET", "/v1/sse?topic=a", "", "Last-Event-ID: a@k3:1, b@k3:1")
+		k.WantProblem(wire.CodeMethodNotAllowed, "POST", "/v1/sse?topic=a", "")
+		k.WantProblem(wire.CodeTooManySubscriptions, "GET", "/v1/sse?topic=a"+manyMore(1000), "")
 	})
 }
 
@@ -131,9 +122,9 @@ func manyMore(n int) string {
 // A polyfill of EventSource sends the id of the last event in the query. Its id is newer than
 // the one that the page wrote there.
 func TestAnEventStreamContinuesForAPolyfill(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
 		k.speak("a", "a", "a", "a")
-		id := func(offset int) string { return fmt.Sprintf("a@%s:%d", k.cfg.Broker.Epoch("a"), offset) }
+		id := func(offset int) string { return fmt.Sprintf("a@%s:%d", k.Parts.Broker.Epoch("a"), offset) }
 		for _, c := range []struct {
 			query  url.Values
 			header string
@@ -158,8 +149,8 @@ func TestAnEventStreamContinuesForAPolyfill(t *testing.T) {
 			e.leave()
 		}
 		for _, name := range []string{"lastEventId", "Last-Event-ID"} {
-			k.wantProblem(wire.CodeInvalidPosition, "GET", "/v1/sse?topic=a&"+name+"=17", "")
-			k.wantProblem(wire.CodeInvalidPosition, "GET", "/v1/sse?topic=a&"+name+"="+id(1)+",", "")
+			k.WantProblem(wire.CodeInvalidPosition, "GET", "/v1/sse?topic=a&"+name+"=17", "")
+			k.WantProblem(wire.CodeInvalidPosition, "GET", "/v1/sse?topic=a&"+name+"="+id(1)+",", "")
 		}
 	})
 }
@@ -167,9 +158,9 @@ func TestAnEventStreamContinuesForAPolyfill(t *testing.T) {
 // A client resumes each topic after its last event. The daemon ignores positions of
 // topics that the client does not request.
 func TestAnEventStreamContinuesAfterTheLastEvent(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
 		k.speak("a", "a", "b", "b", "c", "c")
-		epoch := k.cfg.Broker.Epoch("a")
+		epoch := k.Parts.Broker.Epoch("a")
 		id := strings.ReplaceAll("b@E:1,c@E:1,a@E:1", "E", epoch)
 		e := k.follow(ofSeveral, "a@oldest", "b")
 		e.query.Set("last_event_id", id)
@@ -193,7 +184,7 @@ func TestAnEventStreamContinuesAfterTheLastEvent(t *testing.T) {
 // A client that reconnects gets the messages that it missed from its session. They
 // include messages of new topics that match its pattern.
 func TestAPatternSurvivesCutEventStreams(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
 		e := k.follow(referring, "room.*", "a")
 		require.NotEmpty(k, e.hello().Session)
 		k.speak("room.one", "a", "room.two")
@@ -210,7 +201,7 @@ func TestAPatternSurvivesCutEventStreams(t *testing.T) {
 }
 
 func TestAnEventStreamOfManyTopicsRefersToASession(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
 		topics := make([]string, 1000)
 		for i := range topics {
 			topics[i] = fmt.Sprintf("many.t%d@oldest", i)
@@ -254,7 +245,7 @@ func (k *kit) wantToContinue(ids, words []string, last string, topics ...string)
 			got = append(got, wordOf(c))
 		}
 		require.Equal(k, byTopic(words[i:]), byTopic(got), "after %s", id)
-		k.publish(last, "1")
+		k.Publish(last, "1")
 		c, err := e.nextFrame()
 		require.NoError(k, err)
 		words = append(words, wordOf(c))
@@ -279,9 +270,9 @@ func byTopic(words []string) map[string][]string {
 // whose session is gone gets what follows its last event, whichever that is.
 func TestAnEventStreamOfPatternsContinuesWithoutItsSession(t *testing.T) {
 	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
-		k := serveLane(t, way, settings{}, nil)
+		k := serveLane(t, way, lanetest.Settings{}, nil)
 		for _, topic := range []string{"room.old", "room.old", "other.x", "oldest.one"} {
-			k.publish(topic, "1")
+			k.Publish(topic, "1")
 		}
 		topics := []string{"room.*", "room.named@oldest", "a", "oldest.>@oldest"}
 		e := k.follow(referring, topics...)
@@ -294,10 +285,10 @@ func TestAnEventStreamOfPatternsContinuesWithoutItsSession(t *testing.T) {
 		}
 		want("oldest.one1")
 		for i, word := range []string{"room.new1", "a1", "room.old3", "room.new2", "room.named1", "oldest.one2", "oldest.two1", "room.late1", "a2", "room.new3"} {
-			k.publish(word[:len(word)-1], "1")
+			k.Publish(word[:len(word)-1], "1")
 			want(word)
 			if i == 4 {
-				k.publish("other.x", "1")
+				k.Publish("other.x", "1")
 				e.cut() // the session continues, and so do its ids
 			}
 		}
@@ -308,15 +299,15 @@ func TestAnEventStreamOfPatternsContinuesWithoutItsSession(t *testing.T) {
 // A pattern's position in the ids rises with the topics that the daemon forgets, once the
 // client has had them, and not before a gap that announces others.
 func TestAnEventIDHasThePresentPositionOfAPattern(t *testing.T) {
-	sseStory(t, settings{session: session.Config{Unacked: 1}, broker: broker.Config{HistoryAge: 5 * time.Second}}, func(k *kit) {
+	sseStory(t, lanetest.Settings{Session: session.Config{Unacked: 1}, Broker: broker.Config{HistoryAge: 5 * time.Second}}, func(k *kit) {
 		forget := func(topic string) {
 			time.Sleep(6 * time.Second)
-			k.cfg.Broker.Sweep(time.Now())
-			require.False(k, k.cfg.Broker.Has(topic))
+			k.Parts.Broker.Sweep(time.Now())
+			require.False(k, k.Parts.Broker.Has(topic))
 		}
 		k.speak("job.missed")
 		forget("job.missed")
-		topics := []string{"job.*@" + k.cfg.Broker.Epoch("job.*") + ":0", "x"}
+		topics := []string{"job.*@" + k.Parts.Broker.Epoch("job.*") + ":0", "x"}
 		e := k.follow(referring, topics...)
 		e.hello()
 		ids := []string{e.lastID}
@@ -341,7 +332,7 @@ func TestAnEventIDHasThePresentPositionOfAPattern(t *testing.T) {
 		}
 		k.speak("x")
 		wantMessage()
-		require.Contains(k, strings.Split(e.lastID, ","), k.cfg.Broker.PatternPosition("job.*").String())
+		require.Contains(k, strings.Split(e.lastID, ","), k.Parts.Broker.PatternPosition("job.*").String())
 		k.wantToContinue([]string{e.lastID}, nil, "x", topics...)
 	})
 }
@@ -349,9 +340,9 @@ func TestAnEventIDHasThePresentPositionOfAPattern(t *testing.T) {
 // A client may name only so many topics. An id with more is one without positions: a refusal
 // would stop the EventSource.
 func TestAnEventIDWithMorePositionsThanAClientMayName(t *testing.T) {
-	sseStory(t, settings{session: session.Config{Subscriptions: 2}}, func(k *kit) {
+	sseStory(t, lanetest.Settings{Session: session.Config{Subscriptions: 2}}, func(k *kit) {
 		k.speak("a.x")
-		epoch := k.cfg.Broker.Epoch("a.x")
+		epoch := k.Parts.Broker.Epoch("a.x")
 		for n, want := range map[int]string{7: "a.x2", 8: "gap(restarted a.*0-0)"} {
 			e := k.follow(referring, "a.*")
 			e.lastID = fmt.Sprintf("~gone.AAAA:1,a.*@%s:0,a.x@%s:1", epoch, epoch)
@@ -374,22 +365,22 @@ func TestAnEventIDWithMorePositionsThanAClientMayName(t *testing.T) {
 // created again.
 func TestTheRateOfNewTopicsHoldsForEventIDs(t *testing.T) {
 	rates := limit.Rates{limit.Topics: {limit.All: {PerSecond: 0.1, Burst: 1}}}
-	sseStory(t, settings{limits: limit.Config{Rates: rates}}, func(k *kit) {
-		epoch := k.cfg.Broker.Epoch("a.x")
-		status, answer := k.refused("topic=a.*", "~gone.AAAA:1,a.*@"+epoch+":0,a.one@k3:1,a.two@k3:1")
+	sseStory(t, lanetest.Settings{Limits: limit.Config{Rates: rates}}, func(k *kit) {
+		epoch := k.Parts.Broker.Epoch("a.x")
+		status, answer := k.Refused("topic=a.*", "~gone.AAAA:1,a.*@"+epoch+":0,a.one@k3:1,a.two@k3:1")
 		require.Equal(k, http.StatusOK, status)
 		require.Contains(k, answer, `"limited"`)
-		require.False(k, k.cfg.Broker.Has("a.one"))
+		require.False(k, k.Parts.Broker.Has("a.one"))
 		e := k.follow(referring, "a.*")
 		e.lastID = strings.ReplaceAll("~gone.AAAA:1,a.*@E:0,a.one@E:1,a.two@E:1", "E", epoch)
 		require.Len(k, e.hello().Positions, 1)
-		require.False(k, k.cfg.Broker.Has("a.one"))
+		require.False(k, k.Parts.Broker.Has("a.one"))
 	})
 }
 
 // Ids are shorter than 2 KiB: with many topics they are references alone.
 func TestAnEventIDWithTooManyPositionsIsAReference(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
 		e := k.follow(referring, "many.*")
 		e.hello()
 		longest := 0
@@ -411,21 +402,21 @@ func TestAnEventIDWithTooManyPositionsIsAReference(t *testing.T) {
 // positions. Each topic announces a gap and continues with all of its history.
 func TestAnEventIDOfAnEndedSessionGivesGaps(t *testing.T) {
 	for name, c := range map[string]struct {
-		settings settings
+		settings lanetest.Settings
 		lose     func(k *kit, e *eventSource)
 	}{
-		"inactive": {settings{session: session.Config{InactivityTimeout: time.Minute}}, func(k *kit, e *eventSource) {
+		"inactive": {lanetest.Settings{Session: session.Config{InactivityTimeout: time.Minute}}, func(k *kit, e *eventSource) {
 			e.lastID = referenceOf(e.lastID)
 			time.Sleep(2 * time.Minute)
-			k.cfg.Sessions.Sweep(time.Now())
+			k.Parts.Sessions.Sweep(time.Now())
 		}},
-		"beyond its window": {settings{session: session.Config{Unacked: 1}}, func(k *kit, e *eventSource) {
+		"beyond its window": {lanetest.Settings{Session: session.Config{Unacked: 1}}, func(k *kit, e *eventSource) {
 			e.lastID = fmt.Sprintf("~%s:0", e.session)
 		}},
-		"of another daemon": {settings{}, func(k *kit, e *eventSource) { e.lastID = "~elsewhere.AAAA:7" }},
-		"never sent":        {settings{}, func(k *kit, e *eventSource) { e.lastID = fmt.Sprintf("~%s:99", e.session) }},
-		"keeps nothing": {settings{}, func(k *kit, e *eventSource) {
-			e.lastID = fmt.Sprintf("~%s:0", k.open(`{"topics":["a"],"ack":false}`).Session)
+		"of another daemon": {lanetest.Settings{}, func(k *kit, e *eventSource) { e.lastID = "~elsewhere.AAAA:7" }},
+		"never sent":        {lanetest.Settings{}, func(k *kit, e *eventSource) { e.lastID = fmt.Sprintf("~%s:99", e.session) }},
+		"keeps nothing": {lanetest.Settings{}, func(k *kit, e *eventSource) {
+			e.lastID = fmt.Sprintf("~%s:0", k.Open(`{"topics":["a"],"ack":false}`).Session)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -460,11 +451,11 @@ func TestAnEventIDOfAnEndedSessionGivesGaps(t *testing.T) {
 // same as those of a stream whose last event refers to the session. Afterwards the session
 // is polled again. Nothing is lost or repeated.
 func TestAnEventStreamAttachesToAnOpenSession(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
-		id := k.openA()
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
+		id := k.OpenA()
 		k.speak("a", "a", "a")
 		polled := func(ack int) string {
-			_, text := k.get("GET", fmt.Sprintf("/v1/sessions/%s/poll?ack=%d&mode=single", id, ack), "")
+			_, text := k.Get("GET", fmt.Sprintf("/v1/sessions/%s/poll?ack=%d&mode=single", id, ack), "")
 			return text
 		}
 		require.Contains(k, polled(0), ":1\"")
@@ -497,8 +488,8 @@ func TestAnEventStreamAttachesToAnOpenSession(t *testing.T) {
 
 // A session without acks is attached without ack.
 func TestAnEventStreamAttachesToASessionWithoutAcks(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
-		id := k.open(`{"topics":["a"],"ack":false}`).Session
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
+		id := k.Open(`{"topics":["a"],"ack":false}`).Session
 		e := k.eventSource(url.Values{"session": {id}})
 		e.ids = attached
 		defer func() { e.leave(); e.cut() }()
@@ -515,14 +506,14 @@ func TestAnEventStreamAttachesToASessionWithoutAcks(t *testing.T) {
 // A stream that names a session cannot begin anew without it. So each problem of the
 // session has its status, which stops the EventSource.
 func TestAnEventStreamIsNotAttached(t *testing.T) {
-	sseStory(t, settings{session: session.Config{InactivityTimeout: time.Minute}}, func(k *kit) {
-		inactive := k.openA()
+	sseStory(t, lanetest.Settings{Session: session.Config{InactivityTimeout: time.Minute}}, func(k *kit) {
+		inactive := k.OpenA()
 		time.Sleep(2 * time.Minute)
-		k.cfg.Sessions.Sweep(time.Now())
-		id := k.openA()
+		k.Parts.Sessions.Sweep(time.Now())
+		id := k.OpenA()
 		k.speak("a", "a")
-		k.get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
-		k.get("GET", "/v1/sessions/"+id+"/poll?ack=1&mode=single", "")
+		k.Get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
+		k.Get("GET", "/v1/sessions/"+id+"/poll?ack=1&mode=single", "")
 		at := "/v1/sse?session=" + id
 		for query, code := range map[string]wire.Code{
 			at:                                  wire.CodeInvalidRequest,
@@ -541,11 +532,11 @@ func TestAnEventStreamIsNotAttached(t *testing.T) {
 			"/v1/sse?session=%0Adata:%20x&ack=0":      wire.CodeInvalidPosition,
 			"/v1/sse?session=" + inactive + "&ack=0":  wire.CodeSessionEnded,
 		} {
-			k.wantProblem(code, "GET", query, "")
+			k.WantProblem(code, "GET", query, "")
 		}
-		k.wantProblem(wire.CodeInvalidPosition, "GET", at+"&ack=1", "", "Last-Event-ID: a@k3:1")
-		k.wantProblem(wire.CodeInvalidPosition, "GET", at+"&ack=1", "", "Last-Event-ID: ~"+inactive+":1")
-		k.wantProblem(wire.CodeStaleAck, "GET", at+"&ack=1", "", "Last-Event-ID: ~"+id+":0")
+		k.WantProblem(wire.CodeInvalidPosition, "GET", at+"&ack=1", "", "Last-Event-ID: a@k3:1")
+		k.WantProblem(wire.CodeInvalidPosition, "GET", at+"&ack=1", "", "Last-Event-ID: ~"+inactive+":1")
+		k.WantProblem(wire.CodeStaleAck, "GET", at+"&ack=1", "", "Last-Event-ID: ~"+id+":0")
 
 		e := k.eventSource(attaching(id, 1))
 		e.ids = attached
@@ -563,16 +554,16 @@ func TestAnEventStreamIsNotAttached(t *testing.T) {
 // form of an event id.
 func TestAnAttachingEventSourceRetries(t *testing.T) {
 	rates := limit.Rates{limit.Polls: {limit.All: {PerSecond: 0.1, Burst: 1}}}
-	sseStory(t, settings{limits: limit.Config{Rates: rates}}, func(k *kit) {
-		k.get("GET", "/v1/poll?topic=a", "")
-		id := k.openA()
-		status, answer := k.refused("session="+id+"&ack=7", "")
+	sseStory(t, lanetest.Settings{Limits: limit.Config{Rates: rates}}, func(k *kit) {
+		k.Get("GET", "/v1/poll?topic=a", "")
+		id := k.OpenA()
+		status, answer := k.Refused("session="+id+"&ack=7", "")
 		require.Equal(k, http.StatusOK, status)
 		require.Contains(k, answer, "\nid: ~"+id+":7\n")
-		_, answer = k.refused("session=%0Adata:%20x&ack=7", "")
+		_, answer = k.Refused("session=%0Adata:%20x&ack=7", "")
 		require.Regexp(k, `^retry: \d+\nevent: end\ndata: `, answer, "nothing is given back that was not read")
-		k.cfg.Sessions.BeginDrain(goingAway()).End(math.MaxInt)
-		status, answer = k.refused("session="+id+"&ack=0", "")
+		k.Parts.Sessions.BeginDrain(lanetest.GoingAway()).End(math.MaxInt)
+		status, answer = k.Refused("session="+id+"&ack=0", "")
 		require.Equal(k, http.StatusOK, status)
 		require.Contains(k, answer, `"draining"`)
 	})
@@ -581,7 +572,7 @@ func TestAnAttachingEventSourceRetries(t *testing.T) {
 // The bound on unacknowledged frames does not stop a client that never reconnects: the
 // window slides.
 func TestAnEventStreamWithASessionNeedsNoAcks(t *testing.T) {
-	sseStory(t, settings{session: session.Config{Unacked: 8}}, func(k *kit) {
+	sseStory(t, lanetest.Settings{Session: session.Config{Unacked: 8}}, func(k *kit) {
 		e := k.follow(referring, "a", "x.>")
 		e.hello()
 		for n := 1; n <= 50; n++ {
@@ -596,10 +587,10 @@ func TestAnEventStreamWithASessionNeedsNoAcks(t *testing.T) {
 
 // After its page has closed its session, an EventSource gets 204 and does not reconnect.
 func TestAnEventSourceStopsAfterItsSessionIsClosed(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
 		e := k.follow(referring, "a", "x.>")
 		e.hello()
-		status, _ := k.get("DELETE", "/v1/sessions/"+e.session, "")
+		status, _ := k.Get("DELETE", "/v1/sessions/"+e.session, "")
 		require.Equal(k, http.StatusNoContent, status)
 		_, err := e.nextFrame()
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded}, "the end of the stream that was")
@@ -611,7 +602,7 @@ func TestAnEventSourceStopsAfterItsSessionIsClosed(t *testing.T) {
 // An overloaded daemon refuses within an event stream, so that the client retries with
 // its last event id.
 func TestAnEventSourceRetriesAfterOverload(t *testing.T) {
-	sseStory(t, settings{session: session.Config{MaxSessions: 1}}, func(k *kit) {
+	sseStory(t, lanetest.Settings{Session: session.Config{MaxSessions: 1}}, func(k *kit) {
 		e, other := k.follow(ofSeveral, "a", "b"), k.follow(ofOneTopic, "a")
 		e.hello()
 		k.speak("a")
@@ -629,7 +620,7 @@ func TestAnEventSourceRetriesAfterOverload(t *testing.T) {
 		synctest.Wait()
 		e.want("a2", "b1")
 
-		status, answer := k.refused("topic=a", "")
+		status, answer := k.Refused("topic=a", "")
 		require.Equal(k, http.StatusOK, status)
 		require.Regexp(k, `^retry: \d+\nevent: end\ndata: `, answer, "a client that is new has no id to be given again")
 	})
@@ -637,14 +628,14 @@ func TestAnEventSourceRetriesAfterOverload(t *testing.T) {
 
 func TestALimitedEventSourceRetries(t *testing.T) {
 	rates := limit.Rates{limit.Polls: {limit.All: {PerSecond: 0.1, Burst: 1}}}
-	sseStory(t, settings{limits: limit.Config{Rates: rates}}, func(k *kit) {
-		k.get("GET", "/v1/poll?topic=a", "")
-		status, answer := k.refused("topic=a", "a@k3:1")
+	sseStory(t, lanetest.Settings{Limits: limit.Config{Rates: rates}}, func(k *kit) {
+		k.Get("GET", "/v1/poll?topic=a", "")
+		status, answer := k.Refused("topic=a", "a@k3:1")
 		require.Equal(k, http.StatusOK, status)
 		require.Regexp(k, `^retry: 1\d{4}\nevent: end\ndata: \{"end":\{.*"code":"limited".*\}\}\nid: a@k3:1\n\n$`, answer)
-		_, answer = k.refused("topic=a", "malformed")
+		_, answer = k.Refused("topic=a", "malformed")
 		require.Regexp(k, `^retry: \d+\nevent: end\ndata: `, answer, "nothing is given back that was not read")
-		k.wantProblem(wire.CodeLimited, "GET", "/v1/poll?topic=a", "")
+		k.WantProblem(wire.CodeLimited, "GET", "/v1/poll?topic=a", "")
 	})
 }
 
@@ -653,16 +644,16 @@ func TestALimitedEventSourceRetries(t *testing.T) {
 func TestADrainEndsEventStreams(t *testing.T) {
 	for _, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
 		t.Run(string(ids), func(t *testing.T) {
-			sseStory(t, settings{}, func(k *kit) {
+			sseStory(t, lanetest.Settings{}, func(k *kit) {
 				e := k.eventSource(queryOf(ids, wire.Start{Topic: "a"}))
 				e.ids = ids
 				defer e.leave()
 				e.hello()
 				k.speak("a")
 				e.want("a1")
-				going := goingAway()
+				going := lanetest.GoingAway()
 				going.RetryAfterMS = 5000
-				k.cfg.Sessions.BeginDrain(going).End(math.MaxInt)
+				k.Parts.Sessions.BeginDrain(going).End(math.MaxInt)
 				for range 2 { // first from the stream, then from a refused reconnect
 					_, err := e.nextFrame()
 					require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
@@ -674,8 +665,8 @@ func TestADrainEndsEventStreams(t *testing.T) {
 }
 
 func TestAQuietEventStreamSendsHeartbeats(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
-		resp := k.do("GET", "/v1/sse?topic=a", "")
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
+		resp := k.Do("GET", "/v1/sse?topic=a", "")
 		defer resp.Body.Close()
 		begun := time.Now()
 		lines := bufio.NewReader(resp.Body)
@@ -688,7 +679,7 @@ func TestAQuietEventStreamSendsHeartbeats(t *testing.T) {
 		_, err := io.ReadFull(lines, beats)
 		require.NoError(k, err)
 		require.Equal(k, ":\n\n:\n\n", string(beats))
-		require.Equal(k, 2*defaults.Heartbeat, time.Since(begun))
+		require.Equal(k, 2*lanetest.Defaults.Heartbeat, time.Since(begun))
 	})
 }
 
@@ -697,7 +688,7 @@ func TestAQuietEventStreamSendsHeartbeats(t *testing.T) {
 func TestAHeartbeatCanBeAnEvent(t *testing.T) {
 	for _, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
 		t.Run(string(ids), func(t *testing.T) {
-			sseStory(t, settings{}, func(k *kit) {
+			sseStory(t, lanetest.Settings{}, func(k *kit) {
 				e := k.eventSource(queryOf(ids, wire.Start{Topic: "a"}))
 				e.ids = ids
 				e.query.Set("heartbeat", "event")
@@ -717,7 +708,7 @@ func TestAHeartbeatCanBeAnEvent(t *testing.T) {
 						require.Equal(k, had, e.lastID)
 					}
 				}
-				require.Equal(k, 6*defaults.Heartbeat, time.Since(begun))
+				require.Equal(k, 6*lanetest.Defaults.Heartbeat, time.Since(begun))
 			})
 		})
 	}
@@ -728,7 +719,7 @@ func TestAHeartbeatCanBeAnEvent(t *testing.T) {
 func TestAClientThatLeavesItsEventStreamIsNoticed(t *testing.T) {
 	for ids, left := range map[idKind]int{ofOneTopic: 0, ofSeveral: 0, referring: 1} {
 		t.Run(string(ids), func(t *testing.T) {
-			sseStory(t, settings{}, func(k *kit) {
+			sseStory(t, lanetest.Settings{}, func(k *kit) {
 				e := k.eventSource(queryOf(ids, wire.Start{Topic: "a"}))
 				e.ids = ids
 				e.hello()
@@ -736,9 +727,9 @@ func TestAClientThatLeavesItsEventStreamIsNoticed(t *testing.T) {
 				e.leave()
 				e.cut()
 				synctest.Wait()
-				require.EqualValues(k, 1, k.counted("pubsubd_polls_total", "sse", "gone"))
+				require.EqualValues(k, 1, k.Counted("pubsubd_polls_total", "sse", "gone"))
 				var g metrics.Gauges
-				k.cfg.Broker.Gauges(&g)
+				k.Parts.Broker.Gauges(&g)
 				require.Equal(k, left, g.Subscriptions)
 			})
 		})
@@ -747,8 +738,8 @@ func TestAClientThatLeavesItsEventStreamIsNoticed(t *testing.T) {
 
 // A page of an allowed origin may read the stream without a preflight.
 func TestAnEventStreamMayBeReadByPagesOfAllowedOrigins(t *testing.T) {
-	sseStory(t, settings{origins: []string{"https://app.example"}}, func(k *kit) {
-		resp := k.do("GET", "/v1/sse?topic=a", "", "Origin: https://app.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: cors")
+	sseStory(t, lanetest.Settings{Origins: []string{"https://app.example"}}, func(k *kit) {
+		resp := k.Do("GET", "/v1/sse?topic=a", "", "Origin: https://app.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: cors")
 		defer resp.Body.Close()
 		require.Equal(k, http.StatusOK, resp.StatusCode)
 		require.Equal(k, "https://app.example", resp.Header.Get("Access-Control-Allow-Origin"))
@@ -759,7 +750,7 @@ func TestAnEventStreamMayBeReadByPagesOfAllowedOrigins(t *testing.T) {
 
 // An event stream accepts the options of a subscription: echo and max_rate.
 func TestAnEventStreamHasNoEchoAndARate(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
 		e := k.follow(ofSeveral, "a", "b")
 		e.query.Set("client", "me")
 		e.query.Set("echo", "false")
@@ -780,7 +771,7 @@ func TestAnEventStreamHasNoEchoAndARate(t *testing.T) {
 
 // An event id has a position for each topic and stays below its size limit.
 func TestEventIDsAreBounded(t *testing.T) {
-	sseStory(t, settings{}, func(k *kit) {
+	sseStory(t, lanetest.Settings{}, func(k *kit) {
 		topics := make([]string, 0, 100)
 		starts := []wire.Start{}
 		for i := 0; ; i++ {
@@ -812,9 +803,9 @@ func TestEventIDsAreBounded(t *testing.T) {
 // net/http serves HTTP/2, where an event stream is one of several streams on a
 // connection.
 func TestEventsComeOneByOneOverHTTP2(t *testing.T) {
-	cfg := newParts(settings{})
+	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
-	api := cfg.newAPI()
+	api := newAPI(cfg)
 	server := httptest.NewUnstartedServer(api)
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -828,7 +819,7 @@ func TestEventsComeOneByOneOverHTTP2(t *testing.T) {
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	require.Equal(t, 2, resp.ProtoMajor)
-	k := &kit{T: t, cfg: cfg, api: api}
+	k := &kit{Kit: &lanetest.Kit{T: t, Parts: cfg}, api: api}
 	e := k.eventSource(url.Values{"topic": {"a", "b"}})
 	defer e.leave()
 	e.ids, e.body, e.lines = ofSeveral, resp.Body, bufio.NewReader(resp.Body)

@@ -9,12 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 func (k *kit) publishAs(topic, client string) {
 	k.Helper()
-	_, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Client: client, Data: []byte(`"` + client + `"`)}, 0, time.Now())
+	_, err := k.Parts.Broker.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Client: client, Data: []byte(`"` + client + `"`)}, 0, time.Now())
 	require.NoError(k, err)
 	synctest.Wait()
 }
@@ -41,38 +42,38 @@ func payloads(answer string) (said []string) {
 
 func TestASubscriberCanRefuseItsOwnMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		s := k.open(`{"topics":["a"],"client":"me","echo":false}`).Session
-		heard := k.open(`{"topics":["a"],"client":"me"}`).Session
+		k := newKit(t, lanetest.Settings{})
+		s := k.Open(`{"topics":["a"],"client":"me","echo":false}`).Session
+		heard := k.Open(`{"topics":["a"],"client":"me"}`).Session
 		for _, client := range []string{"you", "me", "they", "me"} {
 			k.publishAs("a", client)
 		}
-		_, answer := k.get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
+		_, answer := k.Get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
 		require.Equal(t, []string{`"you"`, `"they"`}, payloads(answer))
-		_, answer = k.get("GET", "/v1/sessions/"+heard+"/poll?ack=0", "")
+		_, answer = k.Get("GET", "/v1/sessions/"+heard+"/poll?ack=0", "")
 		require.Len(t, payloads(answer), 4)
-		_, answer = k.get("GET", "/v1/poll?topic=a@oldest&client=me&echo=false", "")
+		_, answer = k.Get("GET", "/v1/poll?topic=a@oldest&client=me&echo=false", "")
 		require.Equal(t, []string{`"you"`, `"they"`}, payloads(answer))
-		_, answer = k.get("GET", "/v1/poll?topic=a@oldest&client=me&echo=true", "")
+		_, answer = k.Get("GET", "/v1/poll?topic=a@oldest&client=me&echo=true", "")
 		require.Len(t, payloads(answer), 4)
 	})
 }
 
 func TestASubscriptionCanHaveARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		s := k.open(`{"topics":["quick",{"topic":"a","max_rate":"2/s"}]}`).Session
+		k := newKit(t, lanetest.Settings{})
+		s := k.Open(`{"topics":["quick",{"topic":"a","max_rate":"2/s"}]}`).Session
 		k.publishAs("a", "one")
-		_, answer := k.get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
+		_, answer := k.Get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
 		require.Equal(t, []string{`"one"`}, payloads(answer))
 		for _, client := range []string{"two", "three"} {
 			k.publishAs("a", client)
 		}
 		k.publishAs("quick", "now")
-		_, answer = k.get("GET", "/v1/sessions/"+s+"/poll?ack=1", "")
+		_, answer = k.Get("GET", "/v1/sessions/"+s+"/poll?ack=1", "")
 		require.Equal(t, []string{`"now"`}, payloads(answer))
 		begun := time.Now()
-		_, answer = k.get("GET", "/v1/sessions/"+s+"/poll?ack=2", "")
+		_, answer = k.Get("GET", "/v1/sessions/"+s+"/poll?ack=2", "")
 		require.Equal(t, []string{"gap conflated", `"three"`}, payloads(answer))
 		require.InDelta(t, 0.5, time.Since(begun).Seconds(), 0.01)
 	})
@@ -80,18 +81,18 @@ func TestASubscriptionCanHaveARate(t *testing.T) {
 
 func TestPatternsAreNamedLikeTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		k.publishAs("room.go", "old")
-		opened := k.open(`{"topics":["room.*"]}`)
+		opened := k.Open(`{"topics":["room.*"]}`)
 		epoch := opened.Positions[0].Epoch
 		require.Equal(t, "room.*@"+epoch+":0", opened.Positions[0].String())
 		require.Equal(t, "room.go@"+epoch+":1", opened.Positions[1].String())
 		k.publishAs("room.c", "new")
-		_, answer := k.get("GET", "/v1/sessions/"+opened.Session+"/poll?ack=0", "")
+		_, answer := k.Get("GET", "/v1/sessions/"+opened.Session+"/poll?ack=0", "")
 		require.Equal(t, []string{`"new"`}, payloads(answer))
-		_, answer = k.get("GET", "/v1/poll?topic=room.%3E@"+epoch+":0&topic=room.go@"+epoch+":1", "")
+		_, answer = k.Get("GET", "/v1/poll?topic=room.%3E@"+epoch+":0&topic=room.go@"+epoch+":1", "")
 		require.Equal(t, []string{`"new"`}, payloads(answer), "from the positions it has, and from the begin")
-		_, answer = k.get("GET", "/v1/poll?topic=room.*@oldest", "")
+		_, answer = k.Get("GET", "/v1/poll?topic=room.*@oldest", "")
 		require.True(t, strings.HasPrefix(answer, `{"hello":{"positions":["room.*@`+epoch+`:0","room.c@`+epoch+`:0","room.go@`+epoch+`:0"]`), answer)
 		require.ElementsMatch(t, []string{`"old"`, `"new"`}, payloads(answer))
 	})
@@ -99,27 +100,27 @@ func TestPatternsAreNamedLikeTopics(t *testing.T) {
 
 func TestDeletingATopicSendsAGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
-		s := k.open(`{"topics":["a"]}`).Session
+		k := newKit(t, lanetest.Settings{})
+		s := k.Open(`{"topics":["a"]}`).Session
 		k.publishAs("a", "one")
-		_, answer := k.get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
+		_, answer := k.Get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
 		require.Equal(t, []string{`"one"`}, payloads(answer))
-		status, text := k.get("DELETE", "/v1/topics/a", "")
+		status, text := k.Get("DELETE", "/v1/topics/a", "")
 		require.Equal(t, 200, status)
 		var state wire.TopicState
 		require.NoError(t, json.Unmarshal([]byte(text), &state))
 		require.EqualValues(t, 2, state.Position.Offset)
 		require.Zero(t, state.Messages+state.Bytes)
-		_, answer = k.get("GET", "/v1/sessions/"+s+"/poll?ack=1", "")
+		_, answer = k.Get("GET", "/v1/sessions/"+s+"/poll?ack=1", "")
 		require.Equal(t, []string{"gap deleted"}, payloads(answer))
-		require.NotContains(t, k.wantProblem(wire.CodeTopicUnknown, "DELETE", "/v1/topics/b", "").Remedy, "subscribe", "which makes it, for nothing to be deleted")
-		k.wantProblem(wire.CodeReservedTopic, "DELETE", "/v1/topics/_b", "")
+		require.NotContains(t, k.WantProblem(wire.CodeTopicUnknown, "DELETE", "/v1/topics/b", "").Remedy, "subscribe", "which makes it, for nothing to be deleted")
+		k.WantProblem(wire.CodeReservedTopic, "DELETE", "/v1/topics/_b", "")
 	})
 }
 
 func TestInvalidRequestsHaveAProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{})
+		k := newKit(t, lanetest.Settings{})
 		for _, c := range []struct {
 			code          wire.Code
 			path, body    string
@@ -144,7 +145,7 @@ func TestInvalidRequestsHaveAProblem(t *testing.T) {
 			if c.body == "" {
 				method = "GET"
 			}
-			p := k.wantProblem(c.code, method, c.path, c.body, jsonType)
+			p := k.WantProblem(c.code, method, c.path, c.body, lanetest.JSONType)
 			require.Contains(t, p.Detail, c.detail, c.path+c.body)
 			require.Contains(t, p.Remedy, c.remedyTellsOf, c.path+c.body)
 		}

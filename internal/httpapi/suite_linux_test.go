@@ -3,11 +3,11 @@
 package httpapi
 
 import (
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 )
@@ -36,24 +36,6 @@ func TestTheLaneDeliversTheSame(t *testing.T) {
 // An answer in parts stays open even on a slow machine.
 func newLaneKitFor(t *testing.T, way lane.Way, b transporttest.Bounds) *kit {
 	s := boundsOf(b)
-	s.transport = transport.Config{MaxOutputDelay: time.Minute, MultipleTime: time.Minute}
-	return serveLane(t, way, s, buffers(64<<10))
-}
-
-// buffers limits a socket's send and receive buffers to about this many bytes each.
-func buffers(bytes int) controlFunc {
-	return func(_, _ string, c syscall.RawConn) error {
-		var err error
-		controlErr := c.Control(func(fd uintptr) {
-			for _, buffer := range []int{syscall.SO_SNDBUF, syscall.SO_RCVBUF} {
-				if err == nil {
-					err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, buffer, bytes)
-				}
-			}
-		})
-		if controlErr != nil {
-			return controlErr
-		}
-		return err
-	}
+	s.Transport = transport.Config{MaxOutputDelay: time.Minute, MultipleTime: time.Minute}
+	return serveLane(t, way, s, lanetest.Buffers(64<<10))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -37,11 +38,11 @@ type bareKit struct {
 	port *pipeListener
 }
 
-func newBareKit(t *testing.T, s settings) *bareKit {
+func newBareKit(t *testing.T, s lanetest.Settings) *bareKit {
 	k := &bareKit{system{kit: newKit(t, s)}, newPipeListener()}
 	port := transport.NewPort(k.api.Lane)
 	var running sync.WaitGroup
-	running.Go(func() { require.ErrorIs(t, port.Serve(&countedListener{k.port, k.cfg}), net.ErrClosed) })
+	running.Go(func() { require.ErrorIs(t, port.Serve(k.Parts.Counted(k.port)), net.ErrClosed) })
 	t.Cleanup(func() {
 		require.NoError(t, k.port.Close())
 		k.api.Lane.Close()
@@ -81,16 +82,16 @@ func (k *bareKit) openBare(request wire.ConnectRequest) *bareSubscriber {
 	k.Helper()
 	s := &bareSubscriber{bareKit: k, conn: k.dialBare(), replies: make(chan wire.Reply, 100), frames: make(chan wire.Content), done: make(chan struct{})}
 	go s.receive()
-	s.send(request)
+	s.Send(request)
 	return s
 }
 
-func (s *bareSubscriber) send(v any) {
+func (s *bareSubscriber) Send(v any) {
 	s.Helper()
-	require.NoError(s, s.trySend(v))
+	require.NoError(s, s.TrySend(v))
 }
 
-func (s *bareSubscriber) trySend(v any) error {
+func (s *bareSubscriber) TrySend(v any) error {
 	s.Helper()
 	text, err := json.Marshal(v)
 	require.NoError(s, err)
@@ -100,8 +101,8 @@ func (s *bareSubscriber) trySend(v any) error {
 	return err
 }
 
-func (s *bareSubscriber) received() <-chan wire.Content { return s.frames }
-func (s *bareSubscriber) replied() <-chan wire.Reply    { return s.replies }
+func (s *bareSubscriber) Received() <-chan wire.Content { return s.frames }
+func (s *bareSubscriber) Replied() <-chan wire.Reply    { return s.replies }
 
 func (s *bareSubscriber) receive() {
 	defer close(s.frames)
@@ -148,7 +149,7 @@ func (s *bareSubscriber) Close() {
 // opening with an end frame.
 func TestATCPConnectionMustOpenASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newBareKit(t, settings{})
+		k := newBareKit(t, lanetest.Settings{})
 		silent := k.dialBare()
 		begun := time.Now()
 		_, err := silent.Read(make([]byte, 1))
@@ -182,11 +183,11 @@ func TestATCPConnectionMustOpenASession(t *testing.T) {
 // A TCP connection continues a session of long polling and acknowledges its frames.
 func TestATCPConnectionContinuesASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newBareKit(t, settings{})
-		id := k.open(`{"topics":["a"]}`).Session
-		k.publish("a", `1`)
-		k.publish("a", `{"n":[2,2.5]}`)
-		_, body := k.get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
+		k := newBareKit(t, lanetest.Settings{})
+		id := k.Open(`{"topics":["a"]}`).Session
+		k.Kit.Publish("a", `1`)
+		k.Kit.Publish("a", `{"n":[2,2.5]}`)
+		_, body := k.Get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
 		require.Contains(t, body, `[2,2.5]`)
 		s := k.openBare(wire.ConnectRequest{Session: id, Ack: new(uint64(1))})
 		c := <-s.frames
@@ -194,9 +195,9 @@ func TestATCPConnectionContinuesASession(t *testing.T) {
 		c, err := s.Next()
 		require.NoError(t, err)
 		require.Equal(t, `{"n":[2,2.5]}`, string(c.Message.Data), "sent, but not acked")
-		s.send(wire.Command{Ack: new(uint64(99)), Ref: new(uint64(1))})
+		s.Send(wire.Command{Ack: new(uint64(99)), Ref: new(uint64(1))})
 		require.Equal(t, wire.CodeAckBeyondSent, (<-s.replies).Problem.Code)
-		s.send(wire.Command{Publish: item("a", `3`), Ref: new(uint64(2))})
+		s.Send(wire.Command{Publish: lanetest.Item("a", `3`), Ref: new(uint64(2))})
 		require.Equal(t, uint64(3), (<-s.replies).Position.Offset)
 		c, err = s.Next()
 		require.NoError(t, err)
@@ -208,7 +209,7 @@ func TestATCPConnectionContinuesASession(t *testing.T) {
 // Unfinished openings are bounded like unfinished bodies.
 func TestUnfinishedTCPOpeningsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newBareKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
+		k := newBareKit(t, lanetest.Settings{Broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
 		for i := range 20 {
 			nc := k.dialBareFrom(i % 4)
@@ -226,12 +227,12 @@ func TestUnfinishedTCPOpeningsAreBounded(t *testing.T) {
 // The daemon delays refusals to a client that keeps opening connections.
 func TestARefusedTCPOpeningIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rates := limit.Rates{limit.Sessions: {limit.Address: once}}
-		k := newBareKit(t, settings{limits: limit.Config{Rates: rates, Wait: 2 * time.Second}})
+		rates := limit.Rates{limit.Sessions: {limit.Address: lanetest.Once}}
+		k := newBareKit(t, lanetest.Settings{Limits: limit.Config{Rates: rates, Wait: 2 * time.Second}})
 		begun := time.Now()
 		for i := range 30 {
 			s := k.openBare(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}}})
-			hello := <-s.received()
+			hello := <-s.Received()
 			require.Equal(t, i == 0, hello.Hello != nil)
 			if i > 0 {
 				require.Equal(t, wire.CodeLimited, hello.End.Code)

@@ -19,9 +19,9 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
-	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A recorder is an authority and an authorizer that records its calls. Only the app calls
@@ -124,20 +124,20 @@ var asks = map[string]struct {
 // For every route that is not public, the app authenticates the caller and checks permission
 // once. It counts every call.
 func TestEveryRouteGoesThroughTheApp(t *testing.T) {
-	for _, at := range routes(t, newParts(settings{}).newAPI().router) {
+	for _, at := range routes(t, newAPI(lanetest.NewParts(lanetest.Settings{})).router) {
 		t.Run(at, func(t *testing.T) {
 			ask, ok := asks[at]
 			require.True(t, ok, "a new route: say in asks what the app asks for it")
 			r := &recorder{}
-			k := serveLane(t, lane.HandOff, settings{authority: r, authorize: r, broker: broker.Config{Rules: []broker.Rule{{Pattern: "a", Presence: true}}}}, nil)
-			k.publish("a", "1")
-			id := k.open(`{"topics":["a@oldest"]}`).Session
+			k := serveLane(t, lane.HandOff, lanetest.Settings{Authority: r, Authorize: r, Broker: broker.Config{Rules: []broker.Rule{{Pattern: "a", Presence: true}}}}, nil)
+			k.Publish("a", "1")
+			id := k.Open(`{"topics":["a@oldest"]}`).Session
 			r.take()
 			method, path, _ := strings.Cut(at, " ")
 			path = strings.NewReplacer("{topic}", "a", "{id}", id).Replace(path) + ask.query
 			call := func() (status int, answer string) {
 				if strings.HasSuffix(at, "/ws") {
-					s, err := k.tryDialSocket(path)
+					s, err := k.TryDialSocket(path)
 					if err != nil {
 						problem, _ := errors.AsType[*wire.Problem](err)
 						return problem.Status, ""
@@ -145,7 +145,7 @@ func TestEveryRouteGoesThroughTheApp(t *testing.T) {
 					s.Close()
 					return http.StatusSwitchingProtocols, ""
 				}
-				resp := k.do(method, path, ask.body, jsonType)
+				resp := k.Do(method, path, ask.body, lanetest.JSONType)
 				defer resp.Body.Close()
 				if ask.right != "" && resp.Header.Get("Content-Type") != "text/event-stream" {
 					text, err := io.ReadAll(resp.Body)
@@ -175,7 +175,7 @@ func TestEveryRouteGoesThroughTheApp(t *testing.T) {
 			k.refuseAll()
 			call() // the first call may still be allowed
 			call()
-			require.Positive(t, k.counted("pubsubd_requests_refused_total", "limited"))
+			require.Positive(t, k.Counted("pubsubd_requests_refused_total", "limited"))
 		})
 	}
 }
@@ -185,77 +185,44 @@ func (k *kit) refuseAll() {
 	var rates limit.Rates
 	for _, kind := range limit.Kinds() {
 		if kind != limit.Connections { // the listener counts these
-			rates[kind][limit.All] = once
+			rates[kind][limit.All] = lanetest.Once
 		}
 	}
-	k.cfg.Limiter.Reload(limit.Config{Rates: rates})
+	k.Parts.Limiter.Reload(limit.Config{Rates: rates})
 }
 
 // As TestEveryRouteGoesThroughTheApp, for requests that the lane serves.
 func TestEveryRequestOnTheLaneGoesThroughTheApp(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		r := &recorder{}
-		k := serveLane(t, way, settings{authority: r, authorize: r}, nil)
-		k.publish("a", "1")
-		id := k.open(`{"topics":["a@oldest"]}`).Session
-		k.wantOnLane(0) // net/http has the client's connection back
-		c := k.callOnLane()
-		served := func() float64 { return k.counted("pubsubd_calls_total", "lane") }
+		k := serveLane(t, way, lanetest.Settings{Authority: r, Authorize: r}, nil)
+		k.Publish("a", "1")
+		id := k.Open(`{"topics":["a@oldest"]}`).Session
+		k.WantOnLane(0) // net/http has the client's connection back
+		c := k.CallOnLane()
+		served := func() float64 { return k.Counted("pubsubd_calls_total", "lane") }
 		for request, asks := range map[string]struct {
 			right auth.Right
 			want  []string
 		}{
-			publishing("a", "2"): {auth.Publish, []string{"identify"}},
-			polling(id, 0):       {"", []string{"identify"}},
+			lanetest.Publishing("a", "2"):                             {auth.Publish, []string{"identify"}},
+			lanetest.Polling(id, 0):                                   {"", []string{"identify"}},
 			"GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n": {auth.Subscribe, []string{"identify", "hook ann opens a"}},
 		} {
 			before := served()
 			r.take()
-			c.send(request)
-			c.wantAnswer(http.StatusOK)
+			c.Send(request)
+			c.WantAnswer(http.StatusOK)
 			require.Equal(t, asks.want, r.take(), request)
 			require.Equal(t, before+1, served(), "on the lane: %s", request)
 			if asks.right != "" {
 				r.takeFromAnn(asks.right)
-				c.send(request)
-				c.wantAnswer(http.StatusForbidden)
+				c.Send(request)
+				c.WantAnswer(http.StatusForbidden)
 				r.takeFromAnn("")
 			}
 		}
 	})
-}
-
-// A commander is a client of a two-way connection.
-type commander interface {
-	send(command any)
-	wantReply(ref uint64) wire.Reply
-}
-
-// rawTCP is a commander on a TCP connection.
-type rawTCP struct {
-	*testing.T
-	conn   net.Conn
-	frames *wire.CBORDecoder
-}
-
-func (c *rawTCP) send(command any) {
-	c.Helper()
-	text, err := json.Marshal(command)
-	require.NoError(c, err)
-	_, err = c.conn.Write(cbor.AppendFromJSON(nil, text))
-	require.NoError(c, err)
-}
-
-func (c *rawTCP) wantReply(ref uint64) wire.Reply {
-	c.Helper()
-	for {
-		got, err := c.frames.Next()
-		require.NoError(c, err)
-		if got.Reply != nil {
-			require.Equal(c, ref, *got.Reply.Ref)
-			return *got.Reply
-		}
-	}
 }
 
 // commandAsks lists the right that each command needs, and what the app asks for it, by its JSON
@@ -267,7 +234,7 @@ var commandAsks = map[string]struct {
 }{
 	"subscribe":   {[]string{"b", "c"}, auth.Subscribe, []string{"hook ann b c"}},
 	"unsubscribe": {[]string{"a"}, "", nil},
-	"publish":     {item("b", "1"), auth.Publish, nil},
+	"publish":     {lanetest.Item("b", "1"), auth.Publish, nil},
 	"ack":         {0, "", nil},
 	"ping":        {true, "", nil},
 	"auth":        {"a token", "", []string{"identify"}},
@@ -286,32 +253,32 @@ func TestEveryCommandGoesThroughTheApp(t *testing.T) {
 		require.True(t, ok, "a new command: say in commandAsks what the app asks for %s", name)
 		for _, by := range []string{"WebSocket", "WebSocket in CBOR", "TCP"} {
 			t.Run(name+" by "+by, func(t *testing.T) {
-				onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+				lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 					r := &recorder{}
-					k := serveLane(t, way, settings{authority: r, authorize: r}, nil)
-					id := k.open(`{"topics":["a"]}`).Session
+					k := serveLane(t, way, lanetest.Settings{Authority: r, Authorize: r}, nil)
+					id := k.Open(`{"topics":["a"]}`).Session
 					r.take()
-					c := k.commander(by, id)
+					c := k.Commander(by, id)
 					require.Equal(t, []string{"identify"}, r.take())
-					c.send(map[string]any{name: ask.value, "ref": 1})
-					require.Nil(t, c.wantReply(1).Problem)
+					c.Send(map[string]any{name: ask.value, "ref": 1})
+					require.Nil(t, c.WantReply(1).Problem)
 					require.Equal(t, ask.want, r.take())
 
 					if ask.right != "" {
 						r.takeFromAnn(ask.right)
-						powerless := k.commander(by, id)
-						powerless.send(map[string]any{name: ask.value, "ref": 1})
-						refused := powerless.wantReply(1).Problem
+						powerless := k.Commander(by, id)
+						powerless.Send(map[string]any{name: ask.value, "ref": 1})
+						refused := powerless.WantReply(1).Problem
 						require.NotNil(t, refused)
 						require.Equal(t, wire.CodeForbidden, refused.Code)
 						r.takeFromAnn("")
-						c = k.commander(by, id)
+						c = k.Commander(by, id)
 					}
 					k.refuseAll()
-					c.send(map[string]any{name: ask.value, "ref": 2})
-					require.Nil(t, c.wantReply(2).Problem)
-					c.send(map[string]any{name: ask.value, "ref": 3})
-					refused := c.wantReply(3).Problem
+					c.Send(map[string]any{name: ask.value, "ref": 2})
+					require.Nil(t, c.WantReply(2).Problem)
+					c.Send(map[string]any{name: ask.value, "ref": 3})
+					refused := c.WantReply(3).Problem
 					require.NotNil(t, refused)
 					require.Equal(t, wire.CodeLimited, refused.Code)
 				})
@@ -320,50 +287,28 @@ func TestEveryCommandGoesThroughTheApp(t *testing.T) {
 	}
 }
 
-func (k *kit) commander(by, session string) commander {
-	if by != "TCP" {
-		format := map[bool]string{true: "&format=cbor"}[strings.HasSuffix(by, "CBOR")]
-		s := k.dialSocket("/v1/ws?session=" + session + "&ack=0" + format)
-		k.Cleanup(s.Close)
-		s.hello()
-		go func() { // a gap must not keep a reply back
-			for range s.received() {
-			}
-		}()
-		return s
-	}
-	conn, err := net.Dial("tcp", k.openPort())
-	require.NoError(k, err)
-	k.Cleanup(func() { conn.Close() })
-	c := &rawTCP{T: k.T, conn: conn, frames: wire.NewCBORDecoder(conn)}
-	c.send(wire.ConnectRequest{Session: session, Ack: new(uint64)})
-	c.send(wire.Command{Ping: true, Ref: new(uint64)}) // the connection is open once this is answered
-	require.Nil(k, c.wantReply(0).Problem)
-	return c
-}
-
 // The app checks permission for the topics of a TCP connection without a session.
 func TestEveryTCPOpeningGoesThroughTheApp(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		r := &recorder{}
-		k := serveLane(t, way, settings{authority: r, authorize: r}, nil)
-		conn, err := net.Dial("tcp", k.openPort())
+		k := serveLane(t, way, lanetest.Settings{Authority: r, Authorize: r}, nil)
+		conn, err := net.Dial("tcp", k.OpenPort())
 		require.NoError(t, err)
 		defer conn.Close()
-		c := &rawTCP{T: t, conn: conn, frames: wire.NewCBORDecoder(conn)}
-		c.send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}, {Topic: "b.*"}}})
-		_, err = c.frames.Next()
+		c := &lanetest.RawTCP{T: t, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
+		c.Send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}, {Topic: "b.*"}}})
+		_, err = c.Frames.Next()
 		require.NoError(t, err)
 		require.Equal(t, []string{"identify", "hook ann opens a b.*"}, r.take())
-		require.Equal(t, way == lane.HandOff, k.onLane() == 1, "which way carries the connection")
+		require.Equal(t, way == lane.HandOff, k.OnLane() == 1, "which way carries the connection")
 
 		r.takeFromAnn(auth.Subscribe)
-		conn, err = net.Dial("tcp", k.openPort())
+		conn, err = net.Dial("tcp", k.OpenPort())
 		require.NoError(t, err)
 		defer conn.Close()
-		c = &rawTCP{T: t, conn: conn, frames: wire.NewCBORDecoder(conn)}
-		c.send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}}})
-		refusal, err := c.frames.Next()
+		c = &lanetest.RawTCP{T: t, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
+		c.Send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}}})
+		refusal, err := c.Frames.Next()
 		require.NoError(t, err)
 		require.NotNil(t, refusal.End)
 		require.Equal(t, wire.CodeForbidden, refusal.End.Code)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -59,10 +60,10 @@ const (
 // A session's id permits to receive, to ack and to close, and nothing else. Credentials of
 // another principal do not get in with it.
 func TestASessionIDIsATicketToReceive(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: newNames(t), session: longStay()}, nil)
-		id := k.open(`{"topics":["a@oldest"]}`, asAnn).Session
-		k.get("POST", "/v1/topics/a/messages", "1", jsonType, asAnn)
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{Authority: newNames(t), Session: lanetest.LongStay()}, nil)
+		id := k.Open(`{"topics":["a@oldest"]}`, asAnn).Session
+		k.Get("POST", "/v1/topics/a/messages", "1", lanetest.JSONType, asAnn)
 		receive := [][3]string{
 			{"GET", "/v1/sessions/ID/poll?ack=0", ""},
 			{"GET", "/v1/sessions/ID/poll?ack=0&mode=batch", ""},
@@ -70,23 +71,23 @@ func TestASessionIDIsATicketToReceive(t *testing.T) {
 		}
 		for _, c := range append([][3]string{{"GET", "/v1/sse?session=ID&ack=0", ""}, {"POST", "/v1/sessions/ID/close", ""}, {"PATCH", "/v1/sessions/ID", "{}"}, {"GET", "/v1/sessions/ID", ""}}, receive...) {
 			path := strings.ReplaceAll(c[1], "ID", id)
-			k.wantProblem(wire.CodeForbidden, c[0], path, c[2], jsonType, asBob)
-			k.wantProblem(wire.CodeUnauthorized, c[0], path, c[2], jsonType, "Authorization: Bearer bad")
-			k.wantProblem(wire.CodeUnauthorized, c[0], path, c[2], jsonType, "Authorization: Basic ann")
+			k.WantProblem(wire.CodeForbidden, c[0], path, c[2], lanetest.JSONType, asBob)
+			k.WantProblem(wire.CodeUnauthorized, c[0], path, c[2], lanetest.JSONType, "Authorization: Bearer bad")
+			k.WantProblem(wire.CodeUnauthorized, c[0], path, c[2], lanetest.JSONType, "Authorization: Basic ann")
 		}
-		_, err := k.tryDialSocket("/v1/ws?session=" + id + "&ack=0&token=bob")
+		_, err := k.TryDialSocket("/v1/ws?session=" + id + "&ack=0&token=bob")
 		require.ErrorIs(t, err, problem.New(wire.CodeForbidden, "", ""))
 
-		k.wantProblem(wire.CodeUnauthorized, "PATCH", "/v1/sessions/"+id, `{"add":["b"]}`, jsonType)
-		k.wantProblem(wire.CodeUnauthorized, "GET", "/v1/sessions/"+id, "") // it names the topics
-		_, state := k.get("GET", "/v1/sessions/"+id, "", asAnn)
+		k.WantProblem(wire.CodeUnauthorized, "PATCH", "/v1/sessions/"+id, `{"add":["b"]}`, lanetest.JSONType)
+		k.WantProblem(wire.CodeUnauthorized, "GET", "/v1/sessions/"+id, "") // it names the topics
+		_, state := k.Get("GET", "/v1/sessions/"+id, "", asAnn)
 		require.Contains(t, state, `"topic":"a"`)
-		status, _ := k.get("PATCH", "/v1/sessions/"+id, `{"add":["b"]}`, jsonType, asAnn)
+		status, _ := k.Get("PATCH", "/v1/sessions/"+id, `{"add":["b"]}`, lanetest.JSONType, asAnn)
 		require.Equal(t, http.StatusOK, status)
-		k.wantProblem(wire.CodeUnauthorized, "POST", "/v1/topics/a/messages?session="+id, "1", jsonType)
-		k.wantProblem(wire.CodeForbidden, "POST", "/v1/topics/a/messages?session="+id, "1", jsonType, asBob)
+		k.WantProblem(wire.CodeUnauthorized, "POST", "/v1/topics/a/messages?session="+id, "1", lanetest.JSONType)
+		k.WantProblem(wire.CodeForbidden, "POST", "/v1/topics/a/messages?session="+id, "1", lanetest.JSONType, asBob)
 		for _, c := range receive {
-			status, text := k.get(c[0], strings.ReplaceAll(c[1], "ID", id), c[2])
+			status, text := k.Get(c[0], strings.ReplaceAll(c[1], "ID", id), c[2])
 			require.Less(t, status, 300, text)
 		}
 	})
@@ -98,16 +99,16 @@ func TestASessionIDIsATicketToReceive(t *testing.T) {
 func TestATwoWayConnectionByTicketAuthenticates(t *testing.T) {
 	for _, by := range []string{"WebSocket", "WebSocket in CBOR", "TCP"} {
 		t.Run(by, func(t *testing.T) {
-			onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-				k := serveLane(t, way, settings{authority: newNames(t)}, nil)
-				id := k.open(`{"topics":["a"]}`, asAnn).Session
-				c := k.commander(by, id)
+			lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+				k := serveLane(t, way, lanetest.Settings{Authority: newNames(t)}, nil)
+				id := k.Open(`{"topics":["a"]}`, asAnn).Session
+				c := k.Commander(by, id)
 				ref := uint64(0)
 				do := func(command wire.Command) wire.Reply {
 					ref++
 					command.Ref = &ref
-					c.send(command)
-					return c.wantReply(ref)
+					c.Send(command)
+					return c.WantReply(ref)
 				}
 				want := func(code wire.Code, command wire.Command) {
 					t.Helper()
@@ -115,9 +116,9 @@ func TestATwoWayConnectionByTicketAuthenticates(t *testing.T) {
 					require.NotNil(t, reply.Problem)
 					require.Equal(t, code, reply.Problem.Code)
 				}
-				ack, publish := uint64(0), wire.Command{Publish: item("b", "1")}
+				ack, publish := uint64(0), wire.Command{Publish: lanetest.Item("b", "1")}
 				want(wire.CodeUnauthorized, publish)
-				want(wire.CodeUnauthorized, wire.Command{Publish: item("lane.b", "1")}) // not even what everyone may do
+				want(wire.CodeUnauthorized, wire.Command{Publish: lanetest.Item("lane.b", "1")}) // not even what everyone may do
 				want(wire.CodeUnauthorized, wire.Command{Subscribe: []wire.Start{{Topic: "b"}}})
 				want(wire.CodeUnauthorized, wire.Command{Unsubscribe: []string{"a"}})
 				require.Nil(t, do(wire.Command{Ack: &ack}).Problem)
@@ -131,7 +132,7 @@ func TestATwoWayConnectionByTicketAuthenticates(t *testing.T) {
 				require.Nil(t, reply.Problem)
 				require.InDelta(t, time.Hour.Milliseconds(), reply.ExpiresMS, 60_000)
 				require.Nil(t, do(publish).Problem)
-				status, text := k.get("PATCH", "/v1/sessions/"+id, "{}", jsonType, "Authorization: Bearer ann/new")
+				status, text := k.Get("PATCH", "/v1/sessions/"+id, "{}", lanetest.JSONType, "Authorization: Bearer ann/new")
 				require.Equal(t, http.StatusOK, status, text)
 				require.Nil(t, do(wire.Command{Auth: "ann/weak"}).Problem)
 				require.Nil(t, do(publish).Problem, "an older token changes neither the connection nor the session")
@@ -145,29 +146,29 @@ func TestATwoWayConnectionByTicketAuthenticates(t *testing.T) {
 
 // Each way to send a token is as good as the others.
 func TestEveryCarrierOfATokenWorks(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: newNames(t)}, nil)
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{Authority: newNames(t)}, nil)
 		for _, path := range []string{"/v1/poll?topic=a@oldest", "/v1/sse?topic=a@oldest"} {
-			k.wantProblem(wire.CodeUnauthorized, "GET", path, "")
-			k.wantProblem(wire.CodeUnauthorized, "GET", path+"&token=bad", "")
-			k.wantProblem(wire.CodeInvalidRequest, "GET", path+"&token=ann&token=ann", "", asAnn)
-			k.wantProblem(wire.CodeInvalidRequest, "GET", path+"&token=ann", "", asAnn)
-			k.wantProblem(wire.CodeInvalidRequest, "GET", path+"&token=", "", asAnn)
-			k.wantProblem(wire.CodeInvalidRequest, "GET", path, "", asAnn, asAnn)
+			k.WantProblem(wire.CodeUnauthorized, "GET", path, "")
+			k.WantProblem(wire.CodeUnauthorized, "GET", path+"&token=bad", "")
+			k.WantProblem(wire.CodeInvalidRequest, "GET", path+"&token=ann&token=ann", "", asAnn)
+			k.WantProblem(wire.CodeInvalidRequest, "GET", path+"&token=ann", "", asAnn)
+			k.WantProblem(wire.CodeInvalidRequest, "GET", path+"&token=", "", asAnn)
+			k.WantProblem(wire.CodeInvalidRequest, "GET", path, "", asAnn, asAnn)
 		}
-		k.get("POST", "/v1/topics/a/messages", "1", jsonType, asAnn)
-		status, text := k.get("GET", "/v1/poll?topic=a@oldest&%74oken=ann", "")
+		k.Get("POST", "/v1/topics/a/messages", "1", lanetest.JSONType, asAnn)
+		status, text := k.Get("GET", "/v1/poll?topic=a@oldest&%74oken=ann", "")
 		require.Equal(t, http.StatusOK, status, text)
 		for _, c := range [][3]string{
 			{"GET", "/v1/topics?token=ann"}, {"GET", "/v1/topics/a?token=ann"}, {"GET", "/v1/topics?%74oken=ann"}, {"GET", "/v1/topics?token=%zz"},
 			{"POST", "/v1/topics/a/messages?token=ann", "1"}, {"POST", "/v1/sessions?token=ann", "{}"}, {"POST", "/v1/poll?token=ann", `{"topics":["a"]}`},
 		} {
-			k.wantProblem(wire.CodeInvalidRequest, c[0], c[1], c[2], jsonType, asAnn)
+			k.WantProblem(wire.CodeInvalidRequest, c[0], c[1], c[2], lanetest.JSONType, asAnn)
 		}
-		_, err := k.tryDialSocket("/v1/ws?topic=a")
+		_, err := k.TryDialSocket("/v1/ws?topic=a")
 		require.ErrorIs(t, err, problem.New(wire.CodeUnauthorized, "", ""))
-		s := k.dialSocket("/v1/ws?topic=a&token=ann")
-		require.InDelta(t, time.Hour.Milliseconds(), s.hello().ExpiresMS, 60_000)
+		s := k.DialSocket("/v1/ws?topic=a&token=ann")
+		require.InDelta(t, time.Hour.Milliseconds(), s.Hello().ExpiresMS, 60_000)
 		s.Close()
 
 		for offer, want := range map[string]int{
@@ -175,22 +176,22 @@ func TestEveryCarrierOfATokenWorks(t *testing.T) {
 			"pubsubd.v1, bearer.bad": http.StatusUnauthorized, "pubsubd.v1": http.StatusUnauthorized, "pubsubd.v1, Bearer.ann": http.StatusUnauthorized,
 			"pubsubd.v1, bearer.ann, bearer.ann": http.StatusBadRequest, "pubsubd.v1, bearer.": http.StatusBadRequest,
 		} {
-			c := k.call()
-			c.send("GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
+			c := k.Call()
+			c.Send("GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 				"Sec-WebSocket-Key: " + strings.Repeat("x", 24) + "\r\nSec-WebSocket-Protocol: " + offer + "\r\n\r\n")
-			answer, err := http.ReadResponse(c.answers, nil)
+			answer, err := http.ReadResponse(c.Answers, nil)
 			require.NoError(t, err)
 			answer.Body.Close()
 			require.Equal(t, want, answer.StatusCode, offer)
 			require.NotContains(t, answer.Header.Get("Sec-WebSocket-Protocol"), "bearer")
-			require.NoError(t, c.conn.Close())
+			require.NoError(t, c.Conn.Close())
 		}
 		for token, code := range map[string]wire.Code{"ann": "", "bad": wire.CodeUnauthorized, "": wire.CodeUnauthorized} {
-			conn, err := net.Dial("tcp", k.openPort())
+			conn, err := net.Dial("tcp", k.OpenPort())
 			require.NoError(t, err)
-			c := &rawTCP{T: t, conn: conn, frames: wire.NewCBORDecoder(conn)}
-			c.send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}}, Auth: token})
-			got, err := c.frames.Next()
+			c := &lanetest.RawTCP{T: t, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
+			c.Send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}}, Auth: token})
+			got, err := c.Frames.Next()
 			require.NoError(t, err)
 			if code == "" {
 				require.NotNil(t, got.Hello)
@@ -205,12 +206,12 @@ func TestEveryCarrierOfATokenWorks(t *testing.T) {
 
 // A refusal for want of credentials names the scheme, on the lane as in net/http.
 func TestARefusalNamesTheScheme(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: newNames(t)}, nil)
-		c := k.callOnLane()
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{Authority: newNames(t)}, nil)
+		c := k.CallOnLane()
 		for _, request := range []string{"GET /v1/poll?topic=a HTTP/1.1\r\nHost: h\r\n\r\n", "GET /v1/topics/a HTTP/1.1\r\nHost: h\r\n\r\n"} {
-			c.send(request)
-			answer, err := http.ReadResponse(c.answers, nil)
+			c.Send(request)
+			answer, err := http.ReadResponse(c.Answers, nil)
 			require.NoError(t, err)
 			var p wire.Problem
 			require.NoError(t, json.NewDecoder(answer.Body).Decode(&p))
@@ -223,15 +224,15 @@ func TestARefusalNamesTheScheme(t *testing.T) {
 
 // A token expires while the answer is open: every transport says so, and the session stays.
 func TestAnAnswerEndsWithItsToken(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, settings{authority: newNames(t), session: longStay()}, nil)
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
+		k := serveLane(t, way, lanetest.Settings{Authority: newNames(t), Session: lanetest.LongStay()}, nil)
 		stop := make(chan struct{})
 		defer close(stop)
 		go func() {
 			for tick := time.NewTicker(10 * time.Millisecond); ; {
 				select {
 				case now := <-tick.C:
-					k.cfg.Sessions.Sweep(now)
+					k.Parts.Sessions.Sweep(now)
 				case <-stop:
 					tick.Stop()
 					return
@@ -239,27 +240,27 @@ func TestAnAnswerEndsWithItsToken(t *testing.T) {
 			}
 		}()
 		const soon = "Authorization: Bearer ann/300"
-		id := k.open(`{"topics":["a"]}`, soon).Session
-		other := k.open(`{"topics":["a"]}`, soon).Session
-		s := k.dialSocket("/v1/ws?topic=a&token=ann/300")
-		require.Positive(t, s.hello().ExpiresMS)
+		id := k.Open(`{"topics":["a"]}`, soon).Session
+		other := k.Open(`{"topics":["a"]}`, soon).Session
+		s := k.DialSocket("/v1/ws?topic=a&token=ann/300")
+		require.Positive(t, s.Hello().ExpiresMS)
 		poll := make(chan string)
 		go func() {
-			_, text := k.get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
+			_, text := k.Get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
 			poll <- text
 		}()
-		_, stream := k.get("GET", "/v1/sessions/"+other+"/poll?ack=0&mode=stream", "")
+		_, stream := k.Get("GET", "/v1/sessions/"+other+"/poll?ack=0&mode=stream", "")
 		require.Contains(t, stream, `{"end":{"title":"Unauthorized","status":401,"code":"token_expired"`)
 		require.Contains(t, <-poll, `"code":"token_expired"`)
 		_, err := s.Next()
 		require.ErrorIs(t, err, problem.New(wire.CodeTokenExpired, "", ""))
-		k.wantProblem(wire.CodeTokenExpired, "GET", "/v1/sessions/"+id+"/poll?ack=0", "")
+		k.WantProblem(wire.CodeTokenExpired, "GET", "/v1/sessions/"+id+"/poll?ack=0", "")
 
-		status, text := k.get("PATCH", "/v1/sessions/"+id, "{}", jsonType, asAnn)
+		status, text := k.Get("PATCH", "/v1/sessions/"+id, "{}", lanetest.JSONType, asAnn)
 		require.Equal(t, http.StatusOK, status, text)
 		require.Contains(t, text, `"expires_ms":3`)
-		k.get("POST", "/v1/topics/a/messages", "1", jsonType, asAnn)
-		_, text = k.get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
+		k.Get("POST", "/v1/topics/a/messages", "1", lanetest.JSONType, asAnn)
+		_, text = k.Get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
 		require.Contains(t, text, `"data":1`)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -38,10 +39,10 @@ func TestUnreadBytesAreCounted(t *testing.T) {
 		{"/v1/sse?topic=a.0@oldest&topic=a.1@oldest", true}, // composed for this client
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			k := newKit(t, settings{})
+			k := newKit(t, lanetest.Settings{})
 			account := k.api.Polls.Memory()
 			for i := range 200 {
-				k.wantOK(fmt.Sprintf("/v1/topics/a.%d/messages", i), bodies(i), jsonType)
+				k.wantOK(fmt.Sprintf("/v1/topics/a.%d/messages", i), bodies(i), lanetest.JSONType)
 			}
 			conn := k.dialFrom(1)
 			_, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", tt.path)
@@ -67,17 +68,17 @@ func TestUnreadBytesAreCounted(t *testing.T) {
 // While memory is short, lists and histories are refused, and polls are not.
 func TestListsAreRefusedWhileMemoryIsShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
-		k.wantOK("/v1/topics/a/messages", "1", jsonType)
+		k := newKit(t, lanetest.Settings{Broker: broker.Config{MemoryBudget: 32 << 20}})
+		k.wantOK("/v1/topics/a/messages", "1", lanetest.JSONType)
 		k.api.Polls.Memory().Press(memory.High)
 		for _, path := range []string{"/v1/topics", "/v1/topics/a/messages"} {
-			p := k.wantProblem(wire.CodeOverloaded, "GET", path, "")
+			p := k.WantProblem(wire.CodeOverloaded, "GET", path, "")
 			require.Contains(t, p.Remedy, "memory.budget")
 		}
-		status, _ := k.get("GET", "/v1/poll?topic=a@oldest", "")
+		status, _ := k.Get("GET", "/v1/poll?topic=a@oldest", "")
 		require.Equal(t, 200, status)
 		k.api.Polls.Memory().Press(memory.Calm)
-		status, _ = k.get("GET", "/v1/topics", "")
+		status, _ = k.Get("GET", "/v1/topics", "")
 		require.Equal(t, 200, status)
 	})
 }

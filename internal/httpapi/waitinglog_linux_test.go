@@ -11,6 +11,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -51,17 +52,17 @@ func (*slowLog) Applied(wire.Position) bool                           { return f
 func (l *slowLog) answer() { (<-l.appended)() }
 
 // onSlowLog serves a log, and returns connections on the lane.
-func onSlowLog(t *testing.T, way lane.Way, connections int) (*kit, *slowLog, []*caller) {
+func onSlowLog(t *testing.T, way lane.Way, connections int) (*kit, *slowLog, []*lanetest.Caller) {
 	l := newSlowLog()
-	k := serveLane(t, way, settings{log: l.open}, nil)
-	var all []*caller
+	k := serveLane(t, way, lanetest.Settings{Log: l.open}, nil)
+	var all []*lanetest.Caller
 	for range connections {
 		answered := make(chan struct{})
 		go func() { // net/http serves the first request, which waits
 			l.answer()
 			close(answered)
 		}()
-		all = append(all, k.callOnLane())
+		all = append(all, k.CallOnLane())
 		<-answered
 	}
 	return k, l, all
@@ -70,12 +71,12 @@ func onSlowLog(t *testing.T, way lane.Way, connections int) (*kit, *slowLog, []*
 // Publishes that wait for the log block no loop, and have no goroutine. Each is answered
 // when the log has it, in the order of the connection's requests.
 func TestPublishesOnTheLaneWaitForTheLogWithoutGoroutines(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		const connections = 20
 		k, l, callers := onSlowLog(t, way, connections)
 		before := runtime.NumGoroutine()
 		for i, c := range callers {
-			c.send(publishing("t"+fmt.Sprint(i), "1"), publishing("t"+fmt.Sprint(i), "2"))
+			c.Send(lanetest.Publishing("t"+fmt.Sprint(i), "1"), lanetest.Publishing("t"+fmt.Sprint(i), "2"))
 		}
 		for range 2 {
 			var answers []func()
@@ -89,53 +90,53 @@ func TestPublishesOnTheLaneWaitForTheLogWithoutGoroutines(t *testing.T) {
 			}
 		}
 		for i, c := range callers {
-			first := c.wantPublished("t" + fmt.Sprint(i))
-			require.Less(t, first, c.wantPublished("t"+fmt.Sprint(i)))
+			first := c.WantPublished("t" + fmt.Sprint(i))
+			require.Less(t, first, c.WantPublished("t"+fmt.Sprint(i)))
 		}
-		k.wantOnLane(connections)
-		require.Zero(t, k.counted("pubsubd_lane_returned_total"))
+		k.WantOnLane(connections)
+		require.Zero(t, k.Counted("pubsubd_lane_returned_total"))
 	})
 }
 
 // A client leaves while its publish waits for the log. The message is published, and the
 // connection ends.
 func TestAClientLeavesWhileItsPublishWaitsForTheLog(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		k, l, callers := onSlowLog(t, way, 1)
-		callers[0].send(publishing("b", "1"))
+		callers[0].Send(lanetest.Publishing("b", "1"))
 		answer := <-l.appended
-		require.NoError(t, callers[0].conn.Close())
+		require.NoError(t, callers[0].Conn.Close())
 		answer()
-		k.wantOnLane(0)
-		require.Equal(t, 1, len(k.held("b")))
+		k.WantOnLane(0)
+		require.Equal(t, 1, len(k.Held("b")))
 	})
 }
 
 // While a command waits for the log, its client receives messages. Its later commands wait
 // for their turn.
 func TestACommandWaitsForTheLogWithoutAGoroutine(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		l := newSlowLog()
-		k := serveLane(t, way, settings{log: l.open}, nil)
-		s := k.connect(wire.Start{Topic: "a"})
-		s.hello()
+		k := serveLane(t, way, lanetest.Settings{Log: l.open}, nil)
+		s := k.Connect(wire.Start{Topic: "a"})
+		s.Hello()
 		for n := range uint64(3) {
-			s.send(wire.Command{Ref: new(n), Publish: item("b", fmt.Sprint(n))})
+			s.Send(wire.Command{Ref: new(n), Publish: lanetest.Item("b", fmt.Sprint(n))})
 		}
-		s.send(wire.Command{Ref: new(uint64(3)), Ping: true})
+		s.Send(wire.Command{Ref: new(uint64(3)), Ping: true})
 		var others sync.WaitGroup
 		for n := range uint64(3) {
 			answer := <-l.appended
 			require.Empty(t, l.appended)
-			others.Go(func() { k.publish("a", fmt.Sprint(n)) })
+			others.Go(func() { k.Publish("a", fmt.Sprint(n)) })
 			l.answer()
-			s.wantFrame(fmt.Sprint("a", 2*n+1), fmt.Sprint(n))
+			s.WantFrame(fmt.Sprint("a", 2*n+1), fmt.Sprint(n))
 			answer()
-			require.EqualValues(t, 2*n+2, s.wantReply(n).Position.Offset)
+			require.EqualValues(t, 2*n+2, s.WantReply(n).Position.Offset)
 		}
-		s.wantReply(3)
+		s.WantReply(3)
 		others.Wait()
 		s.Close()
-		k.wantNoLaneConnections()
+		k.WantNoLaneConnections()
 	})
 }

@@ -1,0 +1,550 @@
+// Package lanetest helps to test what the lane serves: it has the parts of a server, and
+// clients that control every byte.
+package lanetest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/hook"
+	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/presence"
+	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Settings are those of the parts. What is nil or zero has its default.
+type Settings struct {
+	Broker    broker.Config
+	Log       func(*broker.Broker) broker.Log // nil: in memory
+	Session   session.Config
+	Transport transport.Config
+	Authority app.Authority
+	Limits    limit.Config
+	Hook      app.Hook
+	Authorize app.Authorizer // of subscriptions
+	Origins   []string
+}
+
+// Defaults are the transport's settings in tests that say nothing else.
+var Defaults = transport.Config{}.WithDefaults()
+
+// Parts are the components of a kit's API.
+type Parts struct {
+	app.Config
+	Polls   *transport.Server
+	Lane    lane.Way
+	Origins []string
+	Hosts   *cors.Hosts
+}
+
+// everyHost allows every name in Host.
+func everyHost() *cors.Hosts { return cors.NewHosts([]string{cors.Every}, false, zap.NewNop()) }
+
+// Silence is how long a WebSocket client may send nothing.
+func (p Parts) Silence() time.Duration { return 2*p.Polls.Config().Heartbeat + 10*time.Second }
+
+// NewParts creates and connects the components.
+func NewParts(s Settings) Parts {
+	if s.Authority == nil {
+		s.Authority = auth.Open{}
+	}
+	if s.Hook == nil {
+		s.Hook = hook.NewPublishes(hook.Config{}, nil, metrics.New("test"), zap.NewNop())
+	} else {
+		s.Broker.HookTopics = []string{"asked.>"}
+	}
+	if s.Authorize == nil {
+		s.Authorize = hook.NewSubscriptions(hook.AuthorizeConfig{}, nil, metrics.New("test"), zap.NewNop())
+	}
+	s.Broker.Rules = WithLimits(s.Broker.Rules, s.Limits)
+	m := metrics.New("test")
+	b := broker.New(s.Broker, m, time.Now())
+	if s.Log != nil {
+		b = broker.NewWithLog(s.Broker, m, time.Now(), s.Log)
+	}
+	s.Limits.Sessions = s.Session.MaxSessions
+	limiter := limit.New(s.Limits, m)
+	s.Session.Slots = limiter.Sessions()
+	members := presence.New(b, m)
+	s.Session.Presence = members
+	sessions := session.NewRegistry(s.Session, b, m)
+	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
+	return Parts{
+		Config: app.Config{
+			Broker: b, Sessions: sessions, Presence: members, Authority: s.Authority, Limiter: limiter, Hook: s.Hook, Authorize: s.Authorize,
+			Metrics: m, Log: zap.NewNop(), Limits: limits,
+		},
+		Polls: transport.New(s.Transport, limits, b.Memory(), m, nil), Origins: s.Origins, Hosts: everyHost(),
+	}
+}
+
+// WithLimits adds a broker rule for each limit rule, as the daemon's settings do.
+func WithLimits(rules []broker.Rule, limits limit.Config) []broker.Rule {
+	for _, rule := range limits.Rules {
+		rules = append(rules, broker.Rule{Name: rule.Name, Pattern: rule.Pattern})
+	}
+	return rules
+}
+
+// A ControlFunc sets socket options, like Control in net.Dialer and net.ListenConfig.
+type ControlFunc func(network, address string, c syscall.RawConn) error
+
+// Buffers limits a socket's send and receive buffers to about this many bytes each.
+func Buffers(bytes int) ControlFunc {
+	return func(_, _ string, c syscall.RawConn) error {
+		var err error
+		controlErr := c.Control(func(fd uintptr) {
+			for _, buffer := range []int{syscall.SO_SNDBUF, syscall.SO_RCVBUF} {
+				if err == nil {
+					err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, buffer, bytes)
+				}
+			}
+		})
+		if controlErr != nil {
+			return controlErr
+		}
+		return err
+	}
+}
+
+// A Kit is a lane with its app, and clients of it.
+type Kit struct {
+	*testing.T
+	Parts Parts
+	HTTP  *http.Client // its network is the kit's
+	Lane  *lane.Lane
+
+	begun time.Time // when the lane started
+}
+
+// A Handler makes the handler of requests that the lane does not read, and its lane.
+type Handler func(Parts) (http.Handler, *lane.Lane)
+
+// Serve returns a kit with a lane behind net/http. It uses real sockets, because the lane
+// makes raw system calls; control sets options of the sockets of both sides.
+func Serve(t *testing.T, way lane.Way, s Settings, control ControlFunc, handler Handler) *Kit {
+	k := &Kit{T: t, Parts: NewParts(s)}
+	k.WantNoNewSeries()
+	k.Parts.Lane = way
+	served, l := handler(k.Parts)
+	k.Lane, k.begun = l, time.Now()
+	socket, err := (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := &http.Server{Handler: served, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext, ConnState: listen.ConnState}
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Serve(k.Parts.Counted(socket)) })
+	running.Go(func() { _ = server.Serve(l.Listener()) })
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{Control: control}).DialContext(ctx, "tcp", socket.Addr().String())
+	}
+	network := &http.Transport{DialContext: dial, DisableCompression: true}
+	k.HTTP = &http.Client{Transport: network}
+	k.Cleanup(func() {
+		network.CloseIdleConnections()
+		require.NoError(k, server.Close())
+		l.Close()
+		running.Wait()
+		k.Parts.Broker.Close()
+	})
+	return k
+}
+
+// Counted returns a listener that registers every connection of l with the limiter.
+func (p Parts) Counted(l net.Listener) net.Listener { return &countedListener{l, p} }
+
+type countedListener struct {
+	net.Listener
+	cfg Parts
+}
+
+func (l *countedListener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	counted, err := l.cfg.Limiter.Connect(nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr())
+	if err != nil {
+		return nil, err
+	}
+	return listen.New(nc, counted, l.cfg.Metrics, nil), nil
+}
+
+// Dial connects to the kit's server over the network of its client.
+func (k *Kit) Dial() (net.Conn, error) {
+	return k.HTTP.Transport.(*http.Transport).DialContext(context.Background(), "tcp", "pubsubd")
+}
+
+// Do sends a request with the given headers ("Name: value") and body.
+func (k *Kit) Do(method, path, body string, headers ...string) *http.Response {
+	k.Helper()
+	r, err := http.NewRequestWithContext(context.Background(), method, "http://pubsubd"+path, strings.NewReader(body))
+	require.NoError(k, err)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	resp, err := k.HTTP.Do(r)
+	require.NoError(k, err)
+	return resp
+}
+
+// Get is Do that reads the whole answer and returns its status and body.
+func (k *Kit) Get(method, path, body string, headers ...string) (int, string) {
+	k.Helper()
+	resp := k.Do(method, path, body, headers...)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(k, err)
+	return resp.StatusCode, string(text)
+}
+
+// JSONType is the header of a body in JSON, and TakesGzip that of a client that takes gzip.
+const (
+	JSONType  = "Content-Type: application/json"
+	TakesGzip = "Accept-Encoding: gzip, deflate, br, zstd\r\n"
+)
+
+// WantProblem sends a request and requires a complete problem with this code, in JSON.
+func (k *Kit) WantProblem(code wire.Code, method, path, body string, headers ...string) wire.Problem {
+	k.Helper()
+	resp := k.Do(method, path, body, headers...)
+	defer resp.Body.Close()
+	require.Equal(k, wire.ProblemType, resp.Header.Get("Content-Type"))
+	require.Equal(k, "no-store, no-transform", resp.Header.Get("Cache-Control"))
+	var p wire.Problem
+	require.NoError(k, json.NewDecoder(resp.Body).Decode(&p))
+	require.Equal(k, code, p.Code, "%+v", p)
+	require.Equal(k, problem.Codes()[code], resp.StatusCode)
+	require.Equal(k, resp.StatusCode, p.Status)
+	require.NotEmpty(k, p.Detail)
+	require.NotEmpty(k, p.Remedy)
+	if p.RetryAfterMS > 0 {
+		seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+		require.NoError(k, err)
+		require.GreaterOrEqual(k, int64(seconds)*1000, p.RetryAfterMS)
+	}
+	return p
+}
+
+// Refused requests an event stream, perhaps with a Last-Event-ID, and returns the
+// refusal.
+func (k *Kit) Refused(query, lastEventID string) (status int, answer string) {
+	k.Helper()
+	if lastEventID == "" {
+		return k.Get("GET", "/v1/sse?"+query, "")
+	}
+	return k.Get("GET", "/v1/sse?"+query, "", "Last-Event-ID: "+lastEventID)
+}
+
+// Open opens a session.
+func (k *Kit) Open(body string, headers ...string) wire.SessionOpened {
+	k.Helper()
+	status, text := k.Get("POST", "/v1/sessions", body, append(headers, JSONType)...)
+	require.Equal(k, http.StatusCreated, status, text)
+	var opened wire.SessionOpened
+	require.NoError(k, json.Unmarshal([]byte(text), &opened))
+	return opened
+}
+
+// OpenA opens a session on topic a.
+func (k *Kit) OpenA() string {
+	k.Helper()
+	return k.Open(`{"topics":["a"]}`).Session
+}
+
+// Publish publishes JSON over HTTP.
+func (k *Kit) Publish(topic, data string) {
+	k.Helper()
+	status, body := k.Get("POST", "/v1/topics/"+topic+"/messages", data, JSONType)
+	require.Equal(k, 200, status, body)
+}
+
+// Tell publishes the messages first to last to topic a, each size bytes long. It calls
+// the broker directly.
+func (k *Kit) Tell(first, last, size int) {
+	k.Helper()
+	for n := first; n <= last; n++ {
+		text := fmt.Sprintf("%d ", n)
+		text += strings.Repeat(".", max(0, size-len(text)))
+		published, err := k.Parts.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte(`"` + text + `"`)}, 0, time.Now())
+		require.NoError(k, err)
+		require.EqualValues(k, n, published.Position.Offset)
+	}
+}
+
+// Held returns the messages in a topic's history.
+func (k *Kit) Held(topic string) []*wire.Message {
+	k.Helper()
+	frames, _ := k.Parts.Broker.ReadTopic(wire.Start{Topic: topic, From: wire.FromOldest}, broker.Limit{Frames: 10_000, Bytes: 64 << 20}, time.Now())
+	messages := make([]*wire.Message, len(frames))
+	for i, f := range frames {
+		content, err := wire.ParseLine(f.Bytes(frame.NDJSON))
+		require.NoError(k, err)
+		require.NotNil(k, content.Message)
+		messages[i] = content.Message
+	}
+	return messages
+}
+
+// Item returns what a command publishes.
+func Item(topic, data string) *wire.PublishItem {
+	return &wire.PublishItem{Topic: topic, Data: json.RawMessage(data)}
+}
+
+// Long returns a payload of at least n bytes that compresses well.
+func Long(n int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "line %d of a long message; ", i)
+	}
+	return b.String()
+}
+
+// GoingAway is the problem that a drain tells clients.
+func GoingAway() *wire.Problem { return problem.New(wire.CodeDraining, "elsewhere", "going away") }
+
+// Once is a rate of one call an hour.
+var Once = limit.Rate{PerSecond: 1.0 / 3600, Burst: 1}
+
+// LongStay keeps sessions open for a day without polls.
+func LongStay() session.Config { return session.Config{InactivityTimeout: 24 * time.Hour} }
+
+// Later sets the lane's clock to d after its start, however long the test has taken.
+func (k *Kit) Later(d time.Duration) { k.Lane.Tick(k.begun.Add(d)) }
+
+// FromNow sets the lane's clock to d from now. The delay of a refusal starts when it is
+// made.
+func (k *Kit) FromNow(d time.Duration) { k.Lane.Tick(time.Now().Add(d)) }
+
+// WantOnLaneAfter advances the lane's clock by d and 2 seconds, repeatedly, until the
+// lane has n connections. Once is not enough: a client may have its answer before the
+// lane starts the timer.
+func (k *Kit) WantOnLaneAfter(d time.Duration, n int) {
+	k.Helper()
+	now := time.Now()
+	k.Want(n, func() int {
+		now = now.Add(d + 2*time.Second)
+		k.Lane.Tick(now)
+		return k.OnLane()
+	}, "connections on the lane, in time")
+}
+
+// Surely is the time limit for an event that must happen.
+const Surely = time.Minute
+
+// Want waits until count returns n.
+func (k *Kit) Want(n int, count func() int, what string) {
+	k.Helper()
+	got := 0
+	for deadline := time.Now().Add(Surely); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if got = count(); got == n {
+			return
+		}
+	}
+	require.Equal(k, n, got, what)
+}
+
+// Counted returns the sum of a metric's samples that have all these label values.
+func (k *Kit) Counted(name string, labels ...string) float64 {
+	k.Helper()
+	families, err := k.Parts.Metrics.Registry.Gather()
+	require.NoError(k, err)
+	sum := 0.0
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, sample := range family.GetMetric() {
+			has := map[string]bool{}
+			for _, label := range sample.GetLabel() {
+				has[label.GetValue()] = true
+			}
+			matches := true
+			for _, label := range labels {
+				matches = matches && has[label]
+			}
+			if matches {
+				sum += sample.GetCounter().GetValue() + sample.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// WantNoNewSeries requires that the test adds no counter series. Every series must exist
+// at 0 before its first event.
+func (k *Kit) WantNoNewSeries() {
+	k.Helper()
+	before := k.series()
+	k.Cleanup(func() {
+		for name := range k.series() {
+			require.True(k, before[name], "announce it in metrics.New: %s", name)
+		}
+	})
+}
+
+// series returns the names of pubsubd's counter series.
+func (k *Kit) series() map[string]bool {
+	k.Helper()
+	names := map[string]bool{}
+	families, err := k.Parts.Metrics.Registry.Gather()
+	require.NoError(k, err)
+	for _, family := range families {
+		if !strings.HasPrefix(family.GetName(), "pubsubd_") || family.GetType().String() != "COUNTER" {
+			continue
+		}
+		for _, sample := range family.GetMetric() {
+			name := family.GetName()
+			for _, label := range sample.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			if !strings.Contains(name, "rate") { // a reload adds rates
+				names[name] = true
+			}
+		}
+	}
+	return names
+}
+
+// Compressed returns the counted bytes before and after compression.
+func (k *Kit) Compressed() (bytes [2]string) {
+	k.Helper()
+	families, err := k.Parts.Metrics.Registry.Gather()
+	require.NoError(k, err)
+	for _, family := range families {
+		if family.GetName() != "pubsubd_compressed_bytes_total" {
+			continue
+		}
+		for _, sample := range family.GetMetric() {
+			stage := map[string]int{"before": 0, "after": 1}[sample.GetLabel()[0].GetValue()]
+			bytes[stage] = strconv.FormatFloat(sample.GetCounter().GetValue(), 'f', -1, 64)
+		}
+	}
+	return bytes
+}
+
+// OnLane returns the number of connections on the lane.
+func (k *Kit) OnLane() int {
+	k.Helper()
+	return int(testutil.ToFloat64(k.Parts.Metrics.LaneConnections))
+}
+
+// Gone returns the number of polls that were counted as gone.
+func (k *Kit) Gone() int {
+	k.Helper()
+	return int(k.Counted("pubsubd_polls_total", "gone"))
+}
+
+// Parked returns the number of polls that wait for a message.
+func (k *Kit) Parked() int {
+	const name = "pubsubd_polls_parked"
+	return int(k.Counted(name, "longpoll") + k.Counted(name, "stream") + k.Counted(name, "sse"))
+}
+
+// calls returns how many calls have a slot and how many wait for one.
+func (k *Kit) calls() (inUse, waiting int) {
+	var g metrics.Gauges
+	k.Parts.Limiter.Gauges(&g)
+	for _, limit := range g.Limits {
+		if limit.Name == "calls" {
+			return limit.InUse, limit.Waiting
+		}
+	}
+	return 0, 0
+}
+
+// WaitingFor returns how many calls wait for a slot of this limit.
+func (k *Kit) WaitingFor(limit string) int {
+	var g metrics.Gauges
+	k.Parts.Limiter.Gauges(&g)
+	for _, l := range g.Limits {
+		if l.Name == limit {
+			return l.Waiting
+		}
+	}
+	panic("BUG: no such limit")
+}
+
+// Delivered returns the number of frames that were written or are buffered.
+func (k *Kit) Delivered() int {
+	k.Helper()
+	return int(k.Counted("pubsubd_frames_delivered_total"))
+}
+
+// Refusals returns the number of refused publishes.
+func (k *Kit) Refusals() int {
+	k.Helper()
+	return int(k.Counted("pubsubd_limited_total", "rates.publishes.address"))
+}
+
+// Subscriptions returns the broker's number of subscriptions.
+func (k *Kit) Subscriptions() int {
+	var g metrics.Gauges
+	k.Parts.Broker.Gauges(&g)
+	return g.Subscriptions
+}
+
+// WantOnLane waits until the lane has n connections.
+func (k *Kit) WantOnLane(n int) { k.Helper(); k.Want(n, k.OnLane, "connections on the lane") }
+
+// WantCalls waits until so many calls have a slot, and wait for one.
+func (k *Kit) WantCalls(inUse, waiting int) {
+	k.Helper()
+	k.Want(inUse, func() int { n, _ := k.calls(); return n }, "calls with a slot")
+	k.Want(waiting, func() int { _, n := k.calls(); return n }, "calls that wait for one")
+}
+
+// WantParked waits until n polls wait for a message.
+func (k *Kit) WantParked(n int) { k.Helper(); k.Want(n, k.Parked, "polls that wait") }
+
+// WantGone waits until n polls are counted as gone.
+func (k *Kit) WantGone(n int) { k.Helper(); k.Want(n, k.Gone, "polls that are gone") }
+
+// WantNoLaneConnections waits until the lane has served all its connections to the end.
+func (k *Kit) WantNoLaneConnections() {
+	k.HTTP.CloseIdleConnections()
+	k.Helper()
+	require.Eventually(k, func() bool {
+		return testutil.ToFloat64(k.Parts.Metrics.LaneConnections) == 0
+	}, Surely, time.Millisecond)
+}
+
+// OnBothWays runs story once for each way to wait on the lane.
+func OnBothWays(t *testing.T, story func(t *testing.T, way lane.Way)) {
+	t.Helper()
+	for _, way := range []lane.Way{lane.HandOff, lane.Channel} {
+		t.Run(string(way), func(t *testing.T) { story(t, way) })
+	}
+}
+
+// OnBothWaysToCarry runs a test with two-way connections off the lane, and again on it.
+func OnBothWaysToCarry(t *testing.T, test func(t *testing.T, way lane.Way)) {
+	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
+		t.Run(string(way), func(t *testing.T) { test(t, way) })
+	}
+}
