@@ -1,4 +1,4 @@
-package httpapi
+package lane_test
 
 import (
 	"bufio"
@@ -87,7 +87,7 @@ func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {
 		begun := time.Now()
 		for now := begun; err == nil; now = now.Add(time.Second) {
 			require.Less(t, time.Since(begun), lanetest.Surely, "it is still there")
-			k.api.Lane.Tick(now)
+			k.Lane.Tick(now)
 			time.Sleep(100 * time.Millisecond)
 			_, err = conn.Write(lanetest.AsCBOR(`null`))
 		}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package httpapi
+package lane_test
 
 import (
 	"net/http"
@@ -251,7 +251,7 @@ func TestTheLaneClosesInEveryState(t *testing.T) {
 		}
 		k.WantParked(2)
 		closed := make(chan struct{})
-		go func() { k.api.Lane.Close(); close(closed) }()
+		go func() { k.Lane.Close(); close(closed) }()
 		select {
 		case <-closed:
 		case <-time.After(lanetest.Surely):

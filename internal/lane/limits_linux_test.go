@@ -1,6 +1,6 @@
 //go:build linux
 
-package httpapi
+package lane_test
 
 import (
 	"net/http"
@@ -52,7 +52,7 @@ func TestADrainSendsDelayedRefusals(t *testing.T) {
 	k := limitedLane(t, lane.HandOff, 1)
 	c := k.CallOnLane()
 	c.RefuseUntilHeld()
-	k.api.Lane.Drain()
+	k.Lane.Drain()
 	c.WantAnswer(http.StatusTooManyRequests)
 	c.WantClosed()
 	k.WantOnLane(0)

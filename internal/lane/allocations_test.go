@@ -1,6 +1,6 @@
 //go:build !race && linux
 
-package httpapi
+package lane_test
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package httpapi
+package lane_test
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ func (k *kit) dialDeflating(path string) (net.Conn, io.Reader) {
 	k.Helper()
 	d := ws.Dialer{
 		NetDial:    func(context.Context, string, string) (net.Conn, error) { return k.Dial() },
-		Extensions: []httphead.Option{withoutContext.Option()},
+		Extensions: []httphead.Option{wsflate.Parameters{ServerNoContextTakeover: true, ClientNoContextTakeover: true}.Option()},
 	}
 	conn, buffered, hs, err := d.Dial(context.Background(), "ws://pubsubd"+path)
 	require.NoError(k, err)

@@ -1,4 +1,4 @@
-package httpapi
+package lane_test
 
 import (
 	"math"
@@ -20,7 +20,7 @@ func TestUnfinishedCommandsAreFreedWithTheirConnections(t *testing.T) {
 		for name, end := range map[string]func(*kit, net.Conn){
 			"by its client": func(_ *kit, nc net.Conn) { nc.Close() },
 			"by a drain":    func(k *kit, _ net.Conn) { k.Parts.Sessions.BeginDrain(lanetest.GoingAway()).End(math.MaxInt) },
-			"by the daemon": func(k *kit, _ net.Conn) { k.api.Lane.Close() },
+			"by the daemon": func(k *kit, _ net.Conn) { k.Lane.Close() },
 		} {
 			t.Run(name, func(t *testing.T) {
 				k := newLaneKit(t, way)
@@ -44,10 +44,10 @@ func TestUnfinishedCommandsAreFreedWithTheirConnections(t *testing.T) {
 func (k *kit) wantUnfinished(bytes int64) {
 	k.Helper()
 	begun := time.Now()
-	for now := begun; k.api.Polls.Memory().Of(memory.Unfinished) != bytes; now = now.Add(time.Second) {
-		require.Less(k, time.Since(begun), lanetest.Surely, "%d are", k.api.Polls.Memory().Of(memory.Unfinished))
+	for now := begun; k.Parts.Polls.Memory().Of(memory.Unfinished) != bytes; now = now.Add(time.Second) {
+		require.Less(k, time.Since(begun), lanetest.Surely, "%d are", k.Parts.Polls.Memory().Of(memory.Unfinished))
 		if bytes == 0 {
-			k.api.Lane.Tick(now)
+			k.Lane.Tick(now)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -1,4 +1,4 @@
-package httpapi
+package lane_test
 
 import (
 	"fmt"

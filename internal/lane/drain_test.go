@@ -1,6 +1,6 @@
 //go:build linux
 
-package httpapi
+package lane_test
 
 import (
 	"io"
@@ -23,7 +23,7 @@ func TestAnAnswerDuringTheDrainEndsItsConnection(t *testing.T) {
 			c := k.Call()
 			c.Send(lanetest.Polling(k.OpenA(), 0))
 			k.WantParked(1)
-			drained := k.api.Lane.Drain()
+			drained := k.Lane.Drain()
 			k.Tell(1, 1, 10)
 			c.WantMessages(1, 1)
 			select {

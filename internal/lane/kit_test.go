@@ -1,0 +1,31 @@
+package lane_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/httpapi"
+	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
+)
+
+// A kit is a lane behind net/http, which reads the first request of each connection and
+// what the lane hands back.
+type kit struct{ *lanetest.Kit }
+
+// newLaneKit returns a kit with the lane.
+func newLaneKit(t *testing.T, way lane.Way, origins ...string) *kit {
+	return serveLane(t, way, lanetest.Settings{Origins: origins}, nil)
+}
+
+// serveLane is newLaneKit with settings, and with control for the sockets of both sides.
+func serveLane(t *testing.T, way lane.Way, s lanetest.Settings, control lanetest.ControlFunc) *kit {
+	return &kit{lanetest.Serve(t, way, s, control, func(p lanetest.Parts) (http.Handler, *lane.Lane) {
+		api := httpapi.New(httpapi.Config{
+			App: app.New(p.Config), Limiter: p.Limiter, Polls: p.Polls, Metrics: p.Metrics,
+			Way: p.Lane, Origins: p.Origins, Hosts: p.Hosts, Log: p.Log,
+		})
+		return api, api.Lane
+	})}
+}
