@@ -1,16 +1,10 @@
 package daemon
 
 import (
-	"bufio"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -62,53 +56,4 @@ func (c capture) with(published, polled string) string {
 // of replaces the placeholders for host and session.
 func of(request, host, session string) string {
 	return strings.NewReplacer("HOST", host, "SESSION", session).Replace(request)
-}
-
-// A rawConn is a client connection to which a test writes raw bytes.
-type rawConn struct {
-	testing.TB
-	net.Conn
-	in *bufio.Reader
-}
-
-// dialRaw connects. All reads and writes must end within patience.
-func dialRaw(t testing.TB, addr string, patience time.Duration) *rawConn {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
-	return &rawConn{TB: t, Conn: conn, in: bufio.NewReader(conn)}
-}
-
-func (c *rawConn) send(text string) {
-	c.Helper()
-	_, err := io.WriteString(c.Conn, text)
-	require.NoError(c, err)
-}
-
-// answer reads one answer. The head has its fields sorted, without Date.
-func (c *rawConn) answer() (head, body string) {
-	c.Helper()
-	resp, err := http.ReadResponse(c.in, nil)
-	require.NoError(c, err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(c, err)
-	require.False(c, resp.Close, "the connection is kept")
-	lines := []string{resp.Status}
-	for name, values := range resp.Header {
-		if name != "Date" {
-			lines = append(lines, name+": "+strings.Join(values, ", "))
-		}
-	}
-	slices.Sort(lines[1:])
-	return strings.Join(lines, "\n"), string(text)
-}
-
-// exchange sends a request and reads its answer.
-func (c *rawConn) exchange(request string) (head, body string) {
-	c.Helper()
-	c.send(request)
-	return c.answer()
 }

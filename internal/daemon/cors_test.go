@@ -2,8 +2,6 @@ package daemon
 
 import (
 	"fmt"
-	"io"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 )
 
 // Origins of pages: two that are allowed and one that is not. noPage is a client that
@@ -52,34 +51,6 @@ func from(page, line, body string, lines ...string) string {
 	return text + "\r\n" + body
 }
 
-var dateField = regexp.MustCompile(`(?m)^Date: [^\r]*`)
-
-// exactly reads a whole answer, or the head of a stream. It masks only the date, so the
-// order of the fields counts.
-func (c *rawConn) exactly() (head, body string) {
-	c.Helper()
-	for !strings.HasSuffix(head, "\r\n\r\n") {
-		line, err := c.in.ReadString('\n')
-		require.NoError(c, err)
-		head += line
-	}
-	if length := contentLength.FindStringSubmatch(head); length != nil {
-		n, err := strconv.Atoi(length[1])
-		require.NoError(c, err)
-		text := make([]byte, n)
-		_, err = io.ReadFull(c.in, text)
-		require.NoError(c, err)
-		body = string(text)
-	}
-	return dateField.ReplaceAllString(head, "Date: …"), body
-}
-
-func (c *rawConn) ask(request string) (head, body string) {
-	c.Helper()
-	c.send(request)
-	return c.exactly()
-}
-
 // mayRead returns the header lines of an answer that the page may read.
 func mayRead(page string) string {
 	return "Access-Control-Allow-Origin: " + page + "\r\nAccess-Control-Expose-Headers: Retry-After, X-Request-Id\r\n"
@@ -104,7 +75,7 @@ func (d *running) visit(page string) map[string]string {
 	d.Helper()
 	session := d.open(`"a@oldest"`).Session
 	poll := "GET /v1/sessions/" + session + "/poll?ack="
-	c := dialRaw(d, d.PublicAddr(), aMinute)
+	c := lanetest.DialRaw(d, d.PublicAddr(), aMinute)
 	heads := map[string]string{}
 	for _, request := range []struct{ name, text string }{
 		{"publish", from(page, "POST /v1/topics/a/messages", "1")},
@@ -120,7 +91,7 @@ func (d *running) visit(page string) map[string]string {
 		{"topic", from(page, "GET /v1/topics/a", "")},
 		{"stream", from(page, poll+"0&mode=stream", "")},
 	} {
-		head, _ := c.ask(request.text)
+		head, _ := c.Ask(request.text)
 		heads[request.name] = head
 	}
 	return heads
@@ -180,25 +151,25 @@ func TestEachAnswerOfAConnectionHasItsOrigin(t *testing.T) {
 	for _, lane := range everyWay {
 		t.Run(lane, func(t *testing.T) {
 			d := startLane(t, lane, func(c *config.Config) { c.Origins = someOrigins })
-			proxy := dialRaw(t, d.PublicAddr(), aMinute)
+			proxy := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 			for i, page := range pages {
 				session := d.open(`"a"`).Session
-				proxy.send(from(page, "GET /v1/sessions/"+session+"/poll?ack=0", ""))
+				proxy.Send(from(page, "GET /v1/sessions/"+session+"/poll?ack=0", ""))
 				d.waitParked(1)
 				d.post("/v1/topics/a/messages", strconv.Itoa(i))
-				head, body := proxy.exactly()
+				head, body := proxy.Exactly()
 				wantFor(t, page, head)
 				require.Contains(t, body, fmt.Sprintf(`"data":%d}`, i))
 
-				head, again := proxy.ask(from(page, "GET /v1/sessions/"+session+"/poll?ack=0", ""))
+				head, again := proxy.Ask(from(page, "GET /v1/sessions/"+session+"/poll?ack=0", ""))
 				wantFor(t, page, head)
 				require.Equal(t, body, again)
 
-				head, _ = proxy.ask(from(page, "GET /v1/sessions/none/poll?ack=0", ""))
+				head, _ = proxy.Ask(from(page, "GET /v1/sessions/none/poll?ack=0", ""))
 				require.Contains(t, head, "404 Not Found")
 				wantFor(t, page, head)
 
-				head, _ = proxy.ask(from(page, "POST /v1/topics/b/messages", "1"))
+				head, _ = proxy.Ask(from(page, "POST /v1/topics/b/messages", "1"))
 				require.Equal(t, page != evilPage, strings.Contains(head, "200 OK"), head)
 				wantFor(t, page, head)
 			}
@@ -213,15 +184,15 @@ func TestOneMessageIsSentToPagesOfSeveralOrigins(t *testing.T) {
 	for _, lane := range everyWay {
 		t.Run(lane, func(t *testing.T) {
 			d := startLane(t, lane, func(c *config.Config) { c.Origins = someOrigins })
-			conns := make([]*rawConn, 3*len(pages))
+			conns := make([]*lanetest.RawConn, 3*len(pages))
 			for i := range conns {
-				conns[i] = dialRaw(t, d.PublicAddr(), aMinute)
-				conns[i].send(from(pages[i%len(pages)], "GET /v1/sessions/"+d.open(`"a"`).Session+"/poll?ack=0", ""))
+				conns[i] = lanetest.DialRaw(t, d.PublicAddr(), aMinute)
+				conns[i].Send(from(pages[i%len(pages)], "GET /v1/sessions/"+d.open(`"a"`).Session+"/poll?ack=0", ""))
 			}
 			d.waitParked(len(conns))
 			d.post("/v1/topics/a/messages", `"for all"`)
 			for i, c := range conns {
-				head, body := c.exactly()
+				head, body := c.Exactly()
 				wantFor(t, pages[i%len(pages)], head)
 				require.Contains(t, body, `"for all"`)
 			}
@@ -232,7 +203,7 @@ func TestOneMessageIsSentToPagesOfSeveralOrigins(t *testing.T) {
 // preflight asks whether a page may publish.
 func (d *running) preflight(page string) (head, body string) {
 	d.Helper()
-	return dialRaw(d, d.PublicAddr(), aMinute).ask(from(page, "OPTIONS /v1/topics/a/messages", "",
+	return lanetest.DialRaw(d, d.PublicAddr(), aMinute).Ask(from(page, "OPTIONS /v1/topics/a/messages", "",
 		"Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type"))
 }
 
@@ -262,16 +233,16 @@ func TestAPreflightOfAnAllowedOriginSucceeds(t *testing.T) {
 
 // The daemon refuses OPTIONS requests that are not preflights.
 func TestOtherOptionsRequestsAreNoPreflight(t *testing.T) {
-	c := dialRaw(t, startCORS(t, "handoff", someOrigins...).PublicAddr(), aMinute)
+	c := lanetest.DialRaw(t, startCORS(t, "handoff", someOrigins...).PublicAddr(), aMinute)
 	for _, request := range []string{
 		from(appPage, "OPTIONS /v1/topics/a/messages", ""),
 		from(noPage, "OPTIONS /v1/topics/a/messages", "", "Access-Control-Request-Method: POST"),
 	} {
-		head, _ := c.ask(request)
+		head, _ := c.Ask(request)
 		require.Contains(t, head, "405 Method Not Allowed")
 	}
 	for _, nowhere := range []string{"/elsewhere", "*"} {
-		head, _ := c.ask(from(appPage, "OPTIONS "+nowhere, "", "Access-Control-Request-Method: POST"))
+		head, _ := c.Ask(from(appPage, "OPTIONS "+nowhere, "", "Access-Control-Request-Method: POST"))
 		require.Contains(t, head, "404 Not Found", nowhere)
 	}
 }
@@ -302,7 +273,7 @@ func TestTheOriginOfARefusedPageIsLogged(t *testing.T) {
 				from(noPage, "POST /v1/topics/a/messages", "1", own...), from(noPage, "GET /v1/poll?topic=a", "", own...),
 				from(noPage, "POST /v1/topics/a/messages", "1", own[0]), from(noPage, "GET /v1/ws", "", own[0], upgrade),
 			} {
-				dialRaw(t, d.PublicAddr(), aMinute).ask(request)
+				lanetest.DialRaw(t, d.PublicAddr(), aMinute).Ask(request)
 			}
 			require.Empty(t, d.refusedOrigins())
 
@@ -321,7 +292,7 @@ func TestTheOriginOfARefusedPageIsLogged(t *testing.T) {
 					line = "Accept: */*"
 				}
 				for range 3 {
-					dialRaw(t, d.PublicAddr(), aMinute).ask(from(page, request, "", line))
+					lanetest.DialRaw(t, d.PublicAddr(), aMinute).Ask(from(page, request, "", line))
 				}
 				want = append(want, page)
 				require.Equal(t, want, d.refusedOrigins(), request)
@@ -334,10 +305,10 @@ func TestTheOriginOfARefusedPageIsLogged(t *testing.T) {
 func TestTheOriginOfARefusedPageOnTheLaneIsLogged(t *testing.T) {
 	for _, lane := range lanes {
 		d := startCORS(t, lane, someOrigins...)
-		proxy := dialRaw(t, d.PublicAddr(), aMinute)
+		proxy := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 		session := d.open(`"a"`).Session
 		for _, page := range []string{noPage, evilPage, evilPage, appPage} {
-			proxy.ask(from(page, "GET /v1/sessions/"+session+"/poll?ack=0", ""))
+			proxy.Ask(from(page, "GET /v1/sessions/"+session+"/poll?ack=0", ""))
 		}
 		require.Greater(t, d.calls("poll", "lane"), 2, "the lane read all but the first")
 		require.Equal(t, []string{evilPage}, d.refusedOrigins())
@@ -349,13 +320,13 @@ func TestTheOriginOfARefusedPageOnTheLaneIsLogged(t *testing.T) {
 func TestAPreflightBetweenPolls(t *testing.T) {
 	for _, lane := range lanes {
 		d := startCORS(t, lane, someOrigins...)
-		c := dialRaw(t, d.PublicAddr(), aMinute)
+		c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 		poll := from(appPage, "GET /v1/sessions/"+d.open(`"a"`).Session+"/poll?ack=0", "")
 		preflight := from(appPage, "OPTIONS /v1/sessions", "", "Access-Control-Request-Method: POST")
 		for range 2 {
-			head, _ := c.ask(poll)
+			head, _ := c.Ask(poll)
 			require.Contains(t, head, mayRead(appPage))
-			head, _ = c.ask(preflight)
+			head, _ = c.Ask(preflight)
 			require.Contains(t, head, "204 No Content")
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 )
 
 // crowd is the number of subscribers that share connections, each with its own topic.
@@ -132,7 +133,7 @@ func TestOneConnectionCarriesManySessions(t *testing.T) {
 		t.Run(lane, func(t *testing.T) {
 			d := startLane(t, lane, func(c *config.Config) { c.Transport.PollTimeout = surely })
 			members := d.gatherCrowd()
-			shared := dialRaw(t, d.PublicAddr(), 2*aMinute)
+			shared := lanetest.DialRaw(t, d.PublicAddr(), 2*aMinute)
 			get := func(target string) string { return "GET " + target + " HTTP/1.1\r\nHost: pubsubd.example\r\n\r\n" }
 			publish := func(m *member, round int) string {
 				text := m.payload(round)
@@ -141,12 +142,12 @@ func TestOneConnectionCarriesManySessions(t *testing.T) {
 
 			// Every member publishes. Then the members poll in another order.
 			for i := range members {
-				_, body := shared.exchange(publish(members[i], 0))
+				_, body := shared.Exchange(publish(members[i], 0))
 				require.Contains(t, body, members[i].topic+"@")
 			}
 			for i := range members {
 				m := members[(7*i+3)%crowd]
-				_, body := shared.exchange(get(m.pollTarget()))
+				_, body := shared.Exchange(get(m.pollTarget()))
 				m.take(body)
 				m.wantOwnFrames(t, 1)
 			}
@@ -158,35 +159,35 @@ func TestOneConnectionCarriesManySessions(t *testing.T) {
 					d.post("/v1/topics/"+other.topic+"/messages", other.payload(1))
 				}
 				if i == 0 {
-					shared.send(get(m.pollTarget()))
+					shared.Send(get(m.pollTarget()))
 					d.waitParked(1)
 					d.post("/v1/topics/"+m.topic+"/messages", m.payload(1))
 				} else {
-					shared.send(get(m.pollTarget()))
+					shared.Send(get(m.pollTarget()))
 				}
-				_, body := shared.answer()
+				_, body := shared.Answer()
 				m.take(body)
 				m.wantOwnFrames(t, 2)
 			}
 			// Requests are pipelined behind a parked poll. None is answered before the poll;
 			// then all are answered in order.
-			shared.send(get(members[0].pollTarget()))
+			shared.Send(get(members[0].pollTarget()))
 			d.waitParked(1)
 			for _, m := range members[1:] {
-				shared.send(publish(m, 2))
+				shared.Send(publish(m, 2))
 			}
 			for _, m := range members[1:] {
-				shared.send(get(m.pollTarget()))
+				shared.Send(get(m.pollTarget()))
 			}
 			d.post("/v1/topics/"+members[0].topic+"/messages", members[0].payload(2))
-			_, body := shared.answer()
+			_, body := shared.Answer()
 			members[0].take(body)
 			for _, m := range members[1:] {
-				_, body := shared.answer()
+				_, body := shared.Answer()
 				require.Contains(t, body, m.topic+"@")
 			}
 			for _, m := range members[1:] {
-				_, body := shared.answer()
+				_, body := shared.Answer()
 				m.take(body)
 			}
 			for _, m := range members {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 )
 
 // foreign are the header lines of requests that a page of another origin makes: by fetch,
@@ -27,11 +29,11 @@ func TestAGETOfAForeignPageMakesNothing(t *testing.T) {
 						request = from(noPage, "GET "+path, "", lines, upgradeLines)
 					}
 					for _, before := range []string{"", from(noPage, "GET /v1/poll?topic=a@oldest", "")} {
-						c := dialRaw(t, d.PublicAddr(), aMinute)
+						c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 						if before != "" {
-							c.ask(before)
+							c.Ask(before)
 						}
-						head, body := c.ask(request)
+						head, body := c.Ask(request)
 						require.Contains(t, head, "403 Forbidden", "%d %s", i, path)
 						require.Contains(t, body, `"code":"forbidden"`)
 						require.Contains(t, body, "cors.origins")
@@ -52,9 +54,9 @@ func TestAGETOfAnAllowedPageSubscribes(t *testing.T) {
 		for i, lines := range []string{
 			"Origin: " + appPage + "\r\nSec-Fetch-Site: cross-site", "Origin: " + localPage, "Origin: http://" + sceneHost, "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: none", "Accept: */*",
 		} {
-			c := dialRaw(t, d.PublicAddr(), aMinute)
+			c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 			for range 2 {
-				head, _ := c.ask(from(noPage, fmt.Sprintf("GET /v1/poll?topic=t%d", i), "", lines))
+				head, _ := c.Ask(from(noPage, fmt.Sprintf("GET /v1/poll?topic=t%d", i), "", lines))
 				require.Contains(t, head, "200 OK", lines)
 			}
 		}

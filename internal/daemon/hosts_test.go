@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 )
 
 // A page of rebound.example whose name resolves to the daemon's address sends this.
@@ -48,11 +49,11 @@ func TestAReboundPageIsRefused(t *testing.T) {
 			d := startCORS(t, lane, someOrigins...)
 			for name, request := range d.everyCall(reboundHost) {
 				for _, before := range []string{"", from(noPage, "GET /v1/poll?topic=a@oldest", ""), from(noPage, "POST /v1/topics/b/messages", "1")} {
-					c := dialRaw(t, d.PublicAddr(), aMinute)
+					c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 					if before != "" {
-						c.ask(before) // then the connection is on the lane
+						c.Ask(before) // then the connection is on the lane
 					}
-					head, body := c.ask(request)
+					head, body := c.Ask(request)
 					require.Contains(t, head, "HTTP/1.1 421 Misdirected Request\r\n", name)
 					require.Contains(t, body, `"code":"wrong_host"`, name)
 					require.Contains(t, body, "hosts", name)
@@ -70,15 +71,15 @@ func TestAReloadOfHostsHoldsOnTheLane(t *testing.T) {
 	for _, lane := range everyWay {
 		t.Run(lane, func(t *testing.T) {
 			d := startCORS(t, lane)
-			c := dialRaw(t, d.PublicAddr(), aMinute)
+			c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 			poll := from(noPage, "GET /v1/sessions/"+d.open(`"a"`).Session+"/poll?ack=0", "")
 			for range 2 {
 				for range 3 {
-					head, _ := c.ask(poll)
+					head, _ := c.Ask(poll)
 					require.Contains(t, head, "200 OK")
 				}
 				d.reloadWith(func(c *config.Config) { c.Hosts = []string{"other.example"} })
-				head, _ := c.ask(poll)
+				head, _ := c.Ask(poll)
 				require.Contains(t, head, "421 ")
 				d.reloadWith(func(c *config.Config) { c.Hosts = []string{"other.example", "*.example"} })
 			}
@@ -90,13 +91,13 @@ func TestAReloadOfHostsHoldsOnTheLane(t *testing.T) {
 func TestTheDaemonIsAddressedByAddressesAndListedNames(t *testing.T) {
 	d := startCORS(t, "handoff")
 	for _, host := range []string{"127.0.0.1", d.PublicAddr(), "localhost:8080", "[::1]:8080", "192.168.1.7", "h", sceneHost, strings.ToUpper(sceneHost) + ".:80"} {
-		c := dialRaw(t, d.PublicAddr(), aMinute)
+		c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 		for range 2 {
-			head, _ := c.ask(under(host, "GET /v1/poll?topic=a", ""))
+			head, _ := c.Ask(under(host, "GET /v1/poll?topic=a", ""))
 			require.Contains(t, head, "200 OK", host)
 		}
 	}
-	head, _ := dialRaw(t, d.PublicAddr(), aMinute).ask("GET /v1/topics HTTP/1.0\r\n\r\n")
+	head, _ := lanetest.DialRaw(t, d.PublicAddr(), aMinute).Ask("GET /v1/topics HTTP/1.0\r\n\r\n")
 	require.Contains(t, head, "200 OK", "no browser sends HTTP/1.0")
 }
 
@@ -104,12 +105,12 @@ func TestTheDaemonIsAddressedByAddressesAndListedNames(t *testing.T) {
 func TestAReboundPageReachesNothingOfTheAdminListener(t *testing.T) {
 	d := startCORS(t, "handoff", "*") // also if every page may use the public listener
 	for _, path := range []string{"GET /metrics", "GET /livez", "GET /readyz", "GET /sessions", "GET /loglevel", "PUT /loglevel", "GET /debug/pprof/heap", "GET /debug/pprof/cmdline", "GET /nothing"} {
-		head, body := dialRaw(t, d.AdminAddr(), aMinute).ask(under(reboundHost, path, ""))
+		head, body := lanetest.DialRaw(t, d.AdminAddr(), aMinute).Ask(under(reboundHost, path, ""))
 		require.Contains(t, head, "421 Misdirected Request", path)
 		require.Contains(t, body, `"code":"wrong_host"`)
 	}
 	for _, host := range []string{d.AdminAddr(), "localhost", "10.1.2.3:8081", sceneHost} {
-		head, _ := dialRaw(t, d.AdminAddr(), aMinute).ask("GET /readyz HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
+		head, _ := lanetest.DialRaw(t, d.AdminAddr(), aMinute).Ask("GET /readyz HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 		require.Contains(t, head, "200 OK", host)
 	}
 }
@@ -144,6 +145,6 @@ func TestAnEmptyListOfHosts(t *testing.T) {
 		require.Equal(t, s.tls, resp.StatusCode == http.StatusOK)
 	})
 	d := start(t, func(c *config.Config) { c.Hosts, c.Origins = nil, []string{"*"} })
-	head, _ := dialRaw(t, d.PublicAddr(), aMinute).ask(under("proxied.example", "GET /v1/topics", ""))
+	head, _ := lanetest.DialRaw(t, d.PublicAddr(), aMinute).Ask(under("proxied.example", "GET /v1/topics", ""))
 	require.Contains(t, head, "200 OK")
 }

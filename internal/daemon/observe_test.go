@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -36,19 +37,19 @@ func TestRequestIDsAreEchoed(t *testing.T) {
 			p.compareAll(t, scripts)
 			require.Greater(t, p.on.laneCalls(), 2*len(scripts))
 
-			on, off := dialRaw(t, p.on.PublicAddr(), aMinute), dialRaw(t, p.off.PublicAddr(), aMinute)
+			on, off := lanetest.DialRaw(t, p.on.PublicAddr(), aMinute), lanetest.DialRaw(t, p.off.PublicAddr(), aMinute)
 			for _, request := range []string{
 				post("1", "X-Request-Id: r1"), post("1", "X-Request-Id: r1"), get("/v1/sessions/none/poll?ack=0", "X-Request-Id: r1"),
 				get("/v1/poll?topic=TOPIC.published@oldest", "X-Request-Id: r1"), get("/v1/poll?topic=TOPIC.published@oldest"),
 			} {
 				request = fillIn(request, "echo", "")
-				ours, _ := on.ask(request)
-				theirs, _ := off.ask(request)
+				ours, _ := on.Ask(request)
+				theirs, _ := off.Ask(request)
 				require.Equal(t, theirs, ours, "the fields have the same order")
 				require.Equal(t, strings.Contains(request, "r1"), strings.Contains(ours, "\r\nX-Request-Id: r1\r\n"))
 			}
 			for target, status := range map[string]string{"/v1/sse?topic=a": "200 OK", "/v1/ws?topic=a": "101 Switching Protocols"} {
-				head, _ := dialRaw(t, p.on.PublicAddr(), aMinute).ask(fillIn(get(target, "X-Request-Id: r1", "Connection: Upgrade", "Upgrade: websocket",
+				head, _ := lanetest.DialRaw(t, p.on.PublicAddr(), aMinute).Ask(fillIn(get(target, "X-Request-Id: r1", "Connection: Upgrade", "Upgrade: websocket",
 					"Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="), "echo", ""))
 				require.Contains(t, head, status)
 				require.Contains(t, head, "\r\nX-Request-Id: r1\r\n")
@@ -84,23 +85,23 @@ func TestTheAccessLog(t *testing.T) {
 				way = "net/http"
 			}
 			id := d.open(`"a"`).Session
-			c := dialRaw(t, d.PublicAddr(), aMinute)
+			c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 			publish := "POST /v1/topics/a/messages?key=k HTTP/1.1\r\nHost: h\r\nUser-Agent: test\r\nX-Request-Id: r1\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\nContent-Length: 1\r\n\r\n1"
 			poll := "GET /v1/sessions/" + id + "/poll?ack=%d HTTP/1.1\r\nHost: h\r\n\r\n"
-			c.ask(publish)
-			c.ask(publish)
-			_, frames := c.ask(fmt.Sprintf(poll, 0))
+			c.Ask(publish)
+			c.Ask(publish)
+			_, frames := c.Ask(fmt.Sprintf(poll, 0))
 			require.Equal(t, 2, strings.Count(frames, "\n"))
-			c.send(fmt.Sprintf(poll, 2))
+			c.Send(fmt.Sprintf(poll, 2))
 			d.waitParked(1)
 			parked := time.Now()
 			d.post("/v1/topics/a/messages", "2")
-			c.exactly()
+			c.Exactly()
 			d.accessed(6) // also that of the poll, before the next request
 			require.Less(t, time.Since(parked), surely)
-			c.ask(fmt.Sprintf(poll, 9))
-			c.ask("GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n")
-			c.ask("GET /nothing/secret HTTP/1.1\r\nHost: h\r\n\r\n")
+			c.Ask(fmt.Sprintf(poll, 9))
+			c.Ask("GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n")
+			c.Ask("GET /nothing/secret HTTP/1.1\r\nHost: h\r\n\r\n")
 
 			entries := d.accessed(9)
 			slices.SortStableFunc(entries, func(a, b map[string]any) int {
@@ -143,15 +144,15 @@ func TestTheAccessLogOfOtherEnds(t *testing.T) {
 		_, _ = d.get("http://" + d.PublicAddr() + path)
 	}
 	d.accessed(2)
-	c := dialRaw(t, d.PublicAddr(), aMinute)
-	c.send("GET /v1/poll?topic=a HTTP/1.1\r\nHost: h\r\n\r\n")
-	c.exactly()
-	c.send("GET /v1/poll?topic=a@none:0 HTTP/1.1\r\nHost: h\r\n\r\n")
-	c.exactly() // a gap
+	c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
+	c.Send("GET /v1/poll?topic=a HTTP/1.1\r\nHost: h\r\n\r\n")
+	c.Exactly()
+	c.Send("GET /v1/poll?topic=a@none:0 HTTP/1.1\r\nHost: h\r\n\r\n")
+	c.Exactly() // a gap
 	d.accessed(4)
 	id := d.open(`"c"`).Session
 	d.accessed(5)
-	c.send("GET /v1/sessions/" + id + "/poll?ack=0 HTTP/1.1\r\nHost: h\r\n\r\n")
+	c.Send("GET /v1/sessions/" + id + "/poll?ack=0 HTTP/1.1\r\nHost: h\r\n\r\n")
 	d.waitParked(1)
 	require.NoError(t, c.Close())
 	left := d.accessed(6)[5]
@@ -183,18 +184,18 @@ func TestTheAccessLogNamesTheClientBehindAProxy(t *testing.T) {
 		app.hooked(c)
 		c.Log.Access, c.Limit.TrustedProxies = 1, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	})
-	c := dialRaw(t, d.PublicAddr(), aMinute)
+	c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 	const publish = "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 192.0.2.7\r\nContent-Length: 1\r\n\r\n1"
 	let <- struct{}{}
-	c.ask(publish) // by net/http
+	c.Ask(publish) // by net/http
 	<-asked
-	c.send(publish + publish) // by the lane
+	c.Send(publish + publish) // by the lane
 	<-asked
 	released := time.Now()
 	let <- struct{}{}
 	let <- struct{}{}
-	c.exactly()
-	c.exactly()
+	c.Exactly()
+	c.Exactly()
 	require.NoError(t, d.wait())
 	entries := d.logged.FilterLoggerName("access").All()
 	require.Len(t, entries, 3)
@@ -212,9 +213,9 @@ func TestFloodsOfTheLogAreSampled(t *testing.T) {
 		d.log.Warn("again")
 	}
 	require.Less(t, d.logged.FilterMessage("again").Len(), floods/2)
-	c := dialRaw(t, d.PublicAddr(), aMinute)
+	c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 	for range floods / 2 {
-		c.ask("POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1")
+		c.Ask("POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1")
 	}
 	require.NoError(t, d.wait())
 	require.Equal(t, floods/2, d.logged.FilterLoggerName("access").Len())
@@ -230,15 +231,15 @@ func TestHistoryIsNoSlowDelivery(t *testing.T) {
 		})
 		d.post("/v1/topics/old/messages", "1")
 		id := d.open(`"a"`).Session
-		c := dialRaw(t, d.PublicAddr(), aMinute)
-		c.send("GET /v1/sessions/" + id + "/poll?ack=0 HTTP/1.1\r\nHost: h\r\n\r\n")
+		c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
+		c.Send("GET /v1/sessions/" + id + "/poll?ack=0 HTTP/1.1\r\nHost: h\r\n\r\n")
 		d.waitParked(1)
 		r, err := http.NewRequest(http.MethodPatch, "http://"+d.PublicAddr()+"/v1/sessions/"+id, strings.NewReader(`{"add":["old@oldest"]}`))
 		require.NoError(t, err)
 		resp, err := d.client.Do(r)
 		require.NoError(t, err)
 		resp.Body.Close()
-		_, frames := c.exactly()
+		_, frames := c.Exactly()
 		require.Contains(t, frames, `"old@`)
 		require.NoError(t, d.wait())
 		require.Empty(t, to.named("deliver"), lane)
@@ -304,9 +305,9 @@ func TestATraceLeadsThroughTheHookToTheLog(t *testing.T) {
 				c.Lane, c.Store.Dir = tt.lane, tt.store
 				c.Tracing.Endpoint, c.Tracing.Sample, c.Tracing.Slow = to.URL, 0, 0
 			})
-			c := dialRaw(t, d.PublicAddr(), aMinute)
+			c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 			send := func(topic, flags string) {
-				_, body := c.ask("POST /v1/topics/" + topic + "/messages HTTP/1.1\r\nHost: h\r\ntraceparent: 00-" + client + "-b7ad6b7169203331-" + flags + "\r\ntracestate: a=b\r\nContent-Length: 1\r\n\r\n1")
+				_, body := c.Ask("POST /v1/topics/" + topic + "/messages HTTP/1.1\r\nHost: h\r\ntraceparent: 00-" + client + "-b7ad6b7169203331-" + flags + "\r\ntracestate: a=b\r\nContent-Length: 1\r\n\r\n1")
 				require.Contains(t, body, `"position"`)
 			}
 			for range 2 {
@@ -355,8 +356,8 @@ func TestCommandsAndManyMessagesAreTraced(t *testing.T) {
 			require.Equal(t, http.StatusBadRequest, resp.StatusCode)
 		}
 		d.post("/v1/messages", `[{"topic":"a","data":1},{"topic":"b","data":2}]`)
-		c := dialRaw(t, d.PublicAddr(), aMinute)
-		head, _ := c.ask("GET /v1/ws?topic=c HTTP/1.1\r\nHost: h\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n" +
+		c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
+		head, _ := c.Ask("GET /v1/ws?topic=c HTTP/1.1\r\nHost: h\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n" +
 			"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
 		require.Contains(t, head, "101")
 		require.NoError(t, wsutil.WriteClientText(c.Conn, []byte(`{"publish":{"topic":"c","data":1},"ref":1}`)))
@@ -388,11 +389,11 @@ func TestTheClientsTraceReachesTheApplicationWithoutTracing(t *testing.T) {
 		app.hooked(c)
 		c.AuthorizeHook.URL, c.AuthorizeHook.Secret = app.URL+"/authorize", hookSecret
 	})
-	c := dialRaw(t, d.PublicAddr(), aMinute)
+	c := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 	with := " HTTP/1.1\r\nHost: h\r\ntraceparent: " + parent + "\r\ntracestate: a=b\r\n"
-	c.ask("POST /v1/topics/a/messages" + with + "Content-Length: 1\r\n\r\n1") // by net/http
-	c.ask("POST /v1/topics/a/messages" + with + "Content-Length: 1\r\n\r\n1") // by the lane
-	c.ask("GET /v1/poll?topic=a@oldest" + with + "\r\n")
+	c.Ask("POST /v1/topics/a/messages" + with + "Content-Length: 1\r\n\r\n1") // by net/http
+	c.Ask("POST /v1/topics/a/messages" + with + "Content-Length: 1\r\n\r\n1") // by the lane
+	c.Ask("GET /v1/poll?topic=a@oldest" + with + "\r\n")
 	for range 3 {
 		h := <-asked
 		require.Equal(t, parent, h.Get("traceparent"))

@@ -21,6 +21,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	sess "github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -331,13 +332,11 @@ func unpack(text string) string {
 
 func never(string) bool { return false }
 
-var contentLength = regexp.MustCompile(`(?m)^Content-Length: (\d+)\r$`)
-
 // wholeAnswer reports whether text begins with a whole answer that has a
 // Content-Length.
 func wholeAnswer(text string) bool {
 	head, body, ok := strings.Cut(text, "\r\n\r\n")
-	length := contentLength.FindStringSubmatch(head)
+	length := lanetest.ContentLength.FindStringSubmatch(head)
 	var n int
 	if ok && length != nil {
 		_, _ = fmt.Sscan(length[1], &n)

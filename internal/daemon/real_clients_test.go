@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 )
 
 // lanes are the settings of lane that take connections over.
@@ -55,7 +56,7 @@ func TestTheLaneServesWhatRealClientsSend(t *testing.T) {
 			t.Run(lane+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
 				d := startLane(t, lane, func(cfg *config.Config) { cfg.Transport.PollTimeout = surely })
-				client := dialRaw(t, d.PublicAddr(), aMinute)
+				client := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 				switch {
 				case c.publishes():
 					d.publishesAsCaptured(client, c)
@@ -72,7 +73,7 @@ func TestTheLaneServesWhatRealClientsSend(t *testing.T) {
 // again is how often a request is repeated on its connection.
 const again = 4
 
-func (d *running) publishesAsCaptured(client *rawConn, c capture) {
+func (d *running) publishesAsCaptured(client *lanetest.RawConn, c capture) {
 	d.Helper()
 	request := of(c.text, d.PublicAddr(), "none")
 	first := ""
@@ -81,7 +82,7 @@ func (d *running) publishesAsCaptured(client *rawConn, c capture) {
 		messages = 1
 	}
 	for n := range 1 + again {
-		head, body := client.exchange(request)
+		head, body := client.Exchange(request)
 		require.Regexp(d, fmt.Sprintf(`^{"position":"a\.b@\w+:%d","time":\d{13}}\n$`, min(n+1, messages)), body)
 		if n == 0 {
 			require.Contains(d, head, "200 OK")
@@ -95,7 +96,7 @@ func (d *running) publishesAsCaptured(client *rawConn, c capture) {
 	require.Equal(d, c.once(), strings.Contains(held, `,"id":"6f1c2a54-7a5e-4a0e-9a57-2f3a3c1d9e01",`), held)
 }
 
-func (d *running) pollsAsCaptured(client *rawConn, c capture) {
+func (d *running) pollsAsCaptured(client *lanetest.RawConn, c capture) {
 	d.Helper()
 	d.post("/v1/topics/t/messages", "1")
 	d.post("/v1/topics/t/messages", `"two"`)
@@ -106,10 +107,10 @@ func (d *running) pollsAsCaptured(client *rawConn, c capture) {
 	d.wantCalls("poll", 1, again)
 
 	// The same client is up to date now. Its poll is parked and gets the next message.
-	client.send(strings.Replace(request, "ack=0", "ack=2", 1))
+	client.Send(strings.Replace(request, "ack=0", "ack=2", 1))
 	d.waitParked(1)
 	d.post("/v1/topics/t/messages", "3")
-	_, body := client.answer()
+	_, body := client.Answer()
 	require.Regexp(d, `^{"position":"t@\w+:3","time":\d{13},"data":3}\n$`, body)
 	d.wantCalls("poll", 1, again+1)
 }
@@ -123,7 +124,7 @@ func (d *running) held(topic string) string {
 	return frames
 }
 
-func (d *running) pollsWithoutSessionAsCaptured(client *rawConn, c capture) {
+func (d *running) pollsWithoutSessionAsCaptured(client *lanetest.RawConn, c capture) {
 	d.Helper()
 	d.post("/v1/topics/a/messages", "1")
 	d.post("/v1/topics/a/messages", `"two"`)
@@ -134,24 +135,24 @@ func (d *running) pollsWithoutSessionAsCaptured(client *rawConn, c capture) {
 	d.wantSameAnswers(client, of(c.text, d.PublicAddr(), "none"), gap+held)
 	d.wantCalls("poll", 1, again)
 
-	client.send(strings.Replace(of(c.text, d.PublicAddr(), "none"), "a@k3:17", "a@"+epoch+":2", 1))
+	client.Send(strings.Replace(of(c.text, d.PublicAddr(), "none"), "a@k3:17", "a@"+epoch+":2", 1))
 	d.waitParked(1)
 	d.post("/v1/topics/a/messages", "3")
-	_, body := client.answer()
+	_, body := client.Answer()
 	require.Regexp(d, `^{"position":"a@\w+:3","time":\d{13},"data":3}\n$`, body)
 	d.wantCalls("poll", 1, again+1)
 }
 
 // wantSameAnswers repeats a poll. Each answer has all frames, because none is
 // acknowledged.
-func (d *running) wantSameAnswers(client *rawConn, request, want string) {
+func (d *running) wantSameAnswers(client *lanetest.RawConn, request, want string) {
 	d.Helper()
-	first, body := client.exchange(request)
+	first, body := client.Exchange(request)
 	require.Contains(d, first, "200 OK")
 	require.Contains(d, first, fmt.Sprintf("Content-Length: %d", len(want)))
 	require.Equal(d, want, body)
 	for range again {
-		head, body := client.exchange(request)
+		head, body := client.Exchange(request)
 		require.Equal(d, first, head)
 		require.Equal(d, want, body)
 	}
@@ -159,9 +160,9 @@ func (d *running) wantSameAnswers(client *rawConn, request, want string) {
 
 func TestWithoutTheLaneNetHTTPServesAll(t *testing.T) {
 	d := startLane(t, "off", nil)
-	client := dialRaw(t, d.PublicAddr(), aMinute)
+	client := lanetest.DialRaw(t, d.PublicAddr(), aMinute)
 	for range 1 + again {
-		client.exchange("POST " + capturedPublishPath + " HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1")
+		client.Exchange("POST " + capturedPublishPath + " HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1")
 	}
 	require.Zero(t, d.calls("publish", "lane"))
 }

@@ -63,12 +63,12 @@ func TestAClientNoticesWhereverAnAnswerIsCut(t *testing.T) {
 func (k *kit) wantCutsNoticed(target string, counted int, headers string) {
 	k.Helper()
 	raw := k.answerTo(target, headers)
-	text, isPacked := packed(k.T, raw)
+	text, isPacked := packed(k.TB, raw)
 	frames, isWhole := readByTheRule(target, text)
 	require.True(k, isWhole, target)
 	require.Equal(k, counted, frames, target)
 
-	body, borders := unchunked(k.T, raw)
+	body, borders := unchunked(k.TB, raw)
 	require.Equal(k, strings.Contains(target, "/topics/chunked/"), len(borders) > 1, "%s: a short answer is not chunked", target)
 	cuts := []int{0, len(body) - 1}
 	for _, border := range borders {
@@ -120,7 +120,7 @@ func readByTheRule(target, text string) (counted int, isWhole bool) {
 
 // unchunked returns the body of an answer as it was before it was cut into chunks, and where
 // each chunk ends in it.
-func unchunked(t *testing.T, raw string) (body string, borders []int) {
+func unchunked(t testing.TB, raw string) (body string, borders []int) {
 	t.Helper()
 	head, rest, _ := strings.Cut(raw, "\r\n\r\n")
 	if !strings.HasSuffix(head, "Transfer-Encoding: chunked") {

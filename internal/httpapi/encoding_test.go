@@ -26,7 +26,7 @@ import (
 func (k *kit) twin() *kit {
 	cfg := k.Parts
 	cfg.Lane = lane.Off
-	twin := &kit{Kit: &lanetest.Kit{T: k.T, Parts: cfg}}
+	twin := &kit{Kit: &lanetest.Kit{TB: k.TB, Parts: cfg}}
 	twin.serve()
 	return twin
 }
@@ -69,7 +69,7 @@ func (k *kit) answerTo(target string, headers ...string) (raw string) {
 
 // packed returns the decoded body of an answer. ok reports whether the body was one gzip
 // member.
-func packed(t *testing.T, raw string) (body string, ok bool) {
+func packed(t testing.TB, raw string) (body string, ok bool) {
 	t.Helper()
 	head, body, _ := strings.Cut(raw, "\r\n\r\n")
 	require.Contains(t, head, "200 OK")

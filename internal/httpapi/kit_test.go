@@ -22,7 +22,7 @@ type kit struct {
 }
 
 func newKit(t *testing.T, s lanetest.Settings) *kit {
-	k := &kit{Kit: &lanetest.Kit{T: t, Parts: lanetest.NewParts(s)}}
+	k := &kit{Kit: &lanetest.Kit{TB: t, Parts: lanetest.NewParts(s)}}
 	k.WantNoNewSeries()
 	k.serve()
 	return k

@@ -237,7 +237,7 @@ func carriersOf(at string, attempt attempt) []string {
 // try makes one attempt on a route. It returns 1 if the attempt was refused, and 0 if it gets
 // through on purpose.
 func (i *issuer) try(k *kit, at, name, carrier string, attempt attempt) int {
-	t := k.T
+	t := k.TB
 	asOwner := "Authorization: Bearer " + i.good(nil)
 	k.Get("POST", "/v1/topics/a/messages", `"the secret"`, lanetest.JSONType, asOwner)
 	id := k.Open(`{"topics":["a@oldest"]}`, asOwner).Session
@@ -321,7 +321,7 @@ func TestNothingGetsThroughATwoWayConnection(t *testing.T) {
 // tryTwoWay makes one attempt on a connection that came with the session's id: it sends the
 // token, and then every command that the id does not permit.
 func (i *issuer) tryTwoWay(k *kit, by, name string, attempt attempt) (refused int) {
-	t := k.T
+	t := k.TB
 	c := k.Commander(by, k.Open(`{"topics":["a"]}`, "Authorization: Bearer "+i.good(nil)).Session)
 	if attempt.token != "" {
 		c.Send(wire.Command{Auth: attempt.token, Ref: new(uint64)})
@@ -360,7 +360,7 @@ func (i *issuer) tryFirstItem(k *kit, name string, attempt attempt) (refused int
 		conn, err := net.Dial("tcp", k.OpenPort())
 		require.NoError(k, err)
 		defer conn.Close()
-		c := &lanetest.RawTCP{T: k.T, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
+		c := &lanetest.RawTCP{TB: k.TB, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
 		c.Send(wire.ConnectRequest{Topics: topics, Auth: attempt.token})
 		got, err := c.Frames.Next()
 		require.NoError(k, err)

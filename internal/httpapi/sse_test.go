@@ -819,7 +819,7 @@ func TestEventsComeOneByOneOverHTTP2(t *testing.T) {
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	require.Equal(t, 2, resp.ProtoMajor)
-	k := &kit{Kit: &lanetest.Kit{T: t, Parts: cfg}, api: api}
+	k := &kit{Kit: &lanetest.Kit{TB: t, Parts: cfg}, api: api}
 	e := k.eventSource(url.Values{"topic": {"a", "b"}})
 	defer e.leave()
 	e.ids, e.body, e.lines = ofSeveral, resp.Body, bufio.NewReader(resp.Body)

@@ -295,7 +295,7 @@ func TestEveryTCPOpeningGoesThroughTheApp(t *testing.T) {
 		conn, err := net.Dial("tcp", k.OpenPort())
 		require.NoError(t, err)
 		defer conn.Close()
-		c := &lanetest.RawTCP{T: t, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
+		c := &lanetest.RawTCP{TB: t, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
 		c.Send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}, {Topic: "b.*"}}})
 		_, err = c.Frames.Next()
 		require.NoError(t, err)
@@ -306,7 +306,7 @@ func TestEveryTCPOpeningGoesThroughTheApp(t *testing.T) {
 		conn, err = net.Dial("tcp", k.OpenPort())
 		require.NoError(t, err)
 		defer conn.Close()
-		c = &lanetest.RawTCP{T: t, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
+		c = &lanetest.RawTCP{TB: t, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
 		c.Send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}}})
 		refusal, err := c.Frames.Next()
 		require.NoError(t, err)

@@ -189,7 +189,7 @@ func TestEveryCarrierOfATokenWorks(t *testing.T) {
 		for token, code := range map[string]wire.Code{"ann": "", "bad": wire.CodeUnauthorized, "": wire.CodeUnauthorized} {
 			conn, err := net.Dial("tcp", k.OpenPort())
 			require.NoError(t, err)
-			c := &lanetest.RawTCP{T: t, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
+			c := &lanetest.RawTCP{TB: t, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
 			c.Send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}}, Auth: token})
 			got, err := c.Frames.Next()
 			require.NoError(t, err)

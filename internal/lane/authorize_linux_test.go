@@ -71,7 +71,7 @@ func TestARefusedSubscriptionOnEveryTransport(t *testing.T) {
 			conn, err := net.Dial("tcp", k.OpenPort())
 			require.NoError(t, err)
 			defer conn.Close()
-			c := &lanetest.RawTCP{T: t, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
+			c := &lanetest.RawTCP{TB: t, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
 			c.Send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "asked"}}})
 			end, err := c.Frames.Next()
 			require.NoError(t, err)

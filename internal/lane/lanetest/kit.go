@@ -48,6 +48,7 @@ type Settings struct {
 	Hook      app.Hook
 	Authorize app.Authorizer // of subscriptions
 	Origins   []string
+	Hosts     []string // nil: every host
 }
 
 // Defaults are the transport's settings in tests that say nothing else.
@@ -61,9 +62,6 @@ type Parts struct {
 	Origins []string
 	Hosts   *cors.Hosts
 }
-
-// everyHost allows every name in Host.
-func everyHost() *cors.Hosts { return cors.NewHosts([]string{cors.Every}, false, zap.NewNop()) }
 
 // Silence is how long a WebSocket client may send nothing.
 func (p Parts) Silence() time.Duration { return 2*p.Polls.Config().Heartbeat + 10*time.Second }
@@ -80,6 +78,9 @@ func NewParts(s Settings) Parts {
 	}
 	if s.Authorize == nil {
 		s.Authorize = hook.NewSubscriptions(hook.AuthorizeConfig{}, nil, metrics.New("test"), zap.NewNop())
+	}
+	if s.Hosts == nil {
+		s.Hosts = []string{cors.Every}
 	}
 	s.Broker.Rules = WithLimits(s.Broker.Rules, s.Limits)
 	m := metrics.New("test")
@@ -99,7 +100,7 @@ func NewParts(s Settings) Parts {
 			Broker: b, Sessions: sessions, Presence: members, Authority: s.Authority, Limiter: limiter, Hook: s.Hook, Authorize: s.Authorize,
 			Metrics: m, Log: zap.NewNop(), Limits: limits,
 		},
-		Polls: transport.New(s.Transport, limits, b.Memory(), m, nil), Origins: s.Origins, Hosts: everyHost(),
+		Polls: transport.New(s.Transport, limits, b.Memory(), m, nil), Origins: s.Origins, Hosts: cors.NewHosts(s.Hosts, false, zap.NewNop()),
 	}
 }
 
@@ -134,7 +135,7 @@ func Buffers(bytes int) ControlFunc {
 
 // A Kit is a lane with its app, and clients of it.
 type Kit struct {
-	*testing.T
+	testing.TB
 	Parts Parts
 	HTTP  *http.Client // its network is the kit's
 	Lane  *lane.Lane
@@ -147,8 +148,8 @@ type Handler func(Parts) (http.Handler, *lane.Lane)
 
 // Serve returns a kit with a lane behind net/http. It uses real sockets, because the lane
 // makes raw system calls; control sets options of the sockets of both sides.
-func Serve(t *testing.T, way lane.Way, s Settings, control ControlFunc, handler Handler) *Kit {
-	k := &Kit{T: t, Parts: NewParts(s)}
+func Serve(t testing.TB, way lane.Way, s Settings, control ControlFunc, handler Handler) *Kit {
+	k := &Kit{TB: t, Parts: NewParts(s)}
 	k.WantNoNewSeries()
 	k.Parts.Lane = way
 	served, l := handler(k.Parts)

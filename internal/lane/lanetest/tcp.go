@@ -39,7 +39,7 @@ type Commander interface {
 
 // RawTCP is a Commander on a TCP connection.
 type RawTCP struct {
-	*testing.T
+	testing.TB
 	Conn   net.Conn
 	Frames *wire.CBORDecoder
 }
@@ -82,7 +82,7 @@ func (k *Kit) Commander(by, session string) Commander {
 	conn, err := net.Dial("tcp", k.OpenPort())
 	require.NoError(k, err)
 	k.Cleanup(func() { conn.Close() })
-	c := &RawTCP{T: k.T, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
+	c := &RawTCP{TB: k.TB, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
 	c.Send(wire.ConnectRequest{Session: session, Ack: new(uint64)})
 	c.Send(wire.Command{Ping: true, Ref: new(uint64)}) // the connection is open once this is answered
 	require.Nil(k, c.WantReply(0).Problem)
