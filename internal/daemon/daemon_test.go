@@ -24,6 +24,12 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
+// surely bounds the wait for what must happen, on a busy machine.
+const surely = 20 * time.Second
+
+// sceneHost is a name under which clients may address the daemon.
+const sceneHost = "pubsubd.example"
+
 // A running is a daemon on free ports of the loopback interface.
 type running struct {
 	*testing.T
@@ -373,4 +379,25 @@ func TestIdleSessionsAndEmptyTopicsAreSwept(t *testing.T) {
 	status, why := d.get("http://" + d.PublicAddr() + "/v1/sessions/" + session)
 	require.Equal(t, http.StatusGone, status)
 	require.Contains(t, why, "inactivity")
+}
+
+// lanes are the settings of lane that take connections over.
+var lanes = []string{"handoff", "channel"}
+
+// startLane is start with this setting of lane.
+func startLane(t *testing.T, lane string, change func(c *config.Config)) *running {
+	t.Helper()
+	return start(t, func(c *config.Config) {
+		c.Lane = lane
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// calls returns how many calls were served this way. A way without calls has no sample.
+func (d *running) calls(call, way string) int {
+	d.Helper()
+	n, _ := d.metricIfAny(fmt.Sprintf("pubsubd_calls_total{call=%q,way=%q}", call, way))
+	return int(n)
 }

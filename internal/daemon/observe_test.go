@@ -24,40 +24,6 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// The daemon echoes the id of a request in every kind of answer. The lane does it byte for
-// byte as net/http does.
-func TestRequestIDsAreEchoed(t *testing.T) {
-	for _, lane := range lanes {
-		t.Run(lane, func(t *testing.T) {
-			p := startPair(t, lane, someOrigins...)
-			var scripts []script
-			for name, text := range requestIDs() {
-				scripts = append(scripts, func(string) scene { return scene{name: name, first: pollZero, odd: text} })
-			}
-			p.compareAll(t, scripts)
-			require.Greater(t, p.on.laneCalls(), 2*len(scripts))
-
-			on, off := lanetest.DialRaw(t, p.on.PublicAddr(), aMinute), lanetest.DialRaw(t, p.off.PublicAddr(), aMinute)
-			for _, request := range []string{
-				post("1", "X-Request-Id: r1"), post("1", "X-Request-Id: r1"), get("/v1/sessions/none/poll?ack=0", "X-Request-Id: r1"),
-				get("/v1/poll?topic=TOPIC.published@oldest", "X-Request-Id: r1"), get("/v1/poll?topic=TOPIC.published@oldest"),
-			} {
-				request = fillIn(request, "echo", "")
-				ours, _ := on.Ask(request)
-				theirs, _ := off.Ask(request)
-				require.Equal(t, theirs, ours, "the fields have the same order")
-				require.Equal(t, strings.Contains(request, "r1"), strings.Contains(ours, "\r\nX-Request-Id: r1\r\n"))
-			}
-			for target, status := range map[string]string{"/v1/sse?topic=a": "200 OK", "/v1/ws?topic=a": "101 Switching Protocols"} {
-				head, _ := lanetest.DialRaw(t, p.on.PublicAddr(), aMinute).Ask(fillIn(get(target, "X-Request-Id: r1", "Connection: Upgrade", "Upgrade: websocket",
-					"Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="), "echo", ""))
-				require.Contains(t, head, status)
-				require.Contains(t, head, "\r\nX-Request-Id: r1\r\n")
-			}
-		})
-	}
-}
-
 // accessed waits for n entries of the access log, and returns them without what varies.
 func (d *running) accessed(n int) (entries []map[string]any) {
 	d.Helper()

@@ -15,12 +15,12 @@ import (
 type kit struct{ *lanetest.Kit }
 
 // newLaneKit returns a kit with the lane.
-func newLaneKit(t *testing.T, way lane.Way, origins ...string) *kit {
+func newLaneKit(t testing.TB, way lane.Way, origins ...string) *kit {
 	return serveLane(t, way, lanetest.Settings{Origins: origins}, nil)
 }
 
 // serveLane is newLaneKit with settings, and with control for the sockets of both sides.
-func serveLane(t *testing.T, way lane.Way, s lanetest.Settings, control lanetest.ControlFunc) *kit {
+func serveLane(t testing.TB, way lane.Way, s lanetest.Settings, control lanetest.ControlFunc) *kit {
 	return &kit{lanetest.Serve(t, way, s, control, func(p lanetest.Parts) (http.Handler, *lane.Lane) {
 		api := httpapi.New(httpapi.Config{
 			App: app.New(p.Config), Limiter: p.Limiter, Polls: p.Polls, Metrics: p.Metrics,

@@ -140,6 +140,7 @@ type Kit struct {
 	HTTP  *http.Client // its network is the kit's
 	Lane  *lane.Lane
 
+	addr  string
 	begun time.Time // when the lane started
 }
 
@@ -156,12 +157,13 @@ func Serve(t testing.TB, way lane.Way, s Settings, control ControlFunc, handler 
 	k.Lane, k.begun = l, time.Now()
 	socket, err := (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	k.addr = socket.Addr().String()
 	server := &http.Server{Handler: served, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext, ConnState: listen.ConnState}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(k.Parts.Counted(socket)) })
 	running.Go(func() { _ = server.Serve(l.Listener()) })
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{Control: control}).DialContext(ctx, "tcp", socket.Addr().String())
+		return (&net.Dialer{Control: control}).DialContext(ctx, "tcp", k.addr)
 	}
 	network := &http.Transport{DialContext: dial, DisableCompression: true}
 	k.HTTP = &http.Client{Transport: network}
@@ -173,6 +175,32 @@ func Serve(t testing.TB, way lane.Way, s Settings, control ControlFunc, handler 
 		k.Parts.Broker.Close()
 	})
 	return k
+}
+
+// Addr returns where the kit listens.
+func (k *Kit) Addr() string { return k.addr }
+
+// Ticking has the clocks of the lane and its sessions follow real time, as the daemon does:
+// polls time out.
+func (k *Kit) Ticking() {
+	ticker, done := time.NewTicker(5*time.Millisecond), make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			select {
+			case now := <-ticker.C:
+				k.Lane.Tick(now)
+				k.Parts.Sessions.Sweep(now)
+			case <-done:
+				return
+			}
+		}
+	})
+	k.Cleanup(func() {
+		ticker.Stop()
+		close(done)
+		running.Wait()
+	})
 }
 
 // Counted returns a listener that registers every connection of l with the limiter.

@@ -1,4 +1,4 @@
-package daemon
+package lane_test
 
 import (
 	"compress/gzip"
@@ -16,14 +16,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
-	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
-	"github.com/pubsubd/pubsubd/internal/metrics"
 	sess "github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -74,8 +73,8 @@ func (s sight) String() string {
 // A side is one of the two daemons, with the clients that play scenes to it. It may be
 // used concurrently.
 type side struct {
-	*Daemon
-	addr  string // where clients connect; PublicAddr unless a relay is in front of it
+	*kit
+	addr  string // where clients connect; Addr unless a relay is in front of it
 	epoch string
 
 	// A client that receives nothing for quiet assumes that the daemon waits for more.
@@ -95,30 +94,17 @@ const (
 	endQuiet = 2 * time.Second
 )
 
-func startSide(t testing.TB, lane string, origins ...string) *side {
+func startSide(t testing.TB, way lane.Way, origins ...string) *side {
 	t.Helper()
-	cfg := config.Default()
-	cfg.Listen = config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
-	cfg.Lane = lane
-	cfg.Origins = origins
-	cfg.Hosts = []string{"h", sceneHost}
-	cfg.DrainWindow = 0
-	cfg.Transport.PollTimeout = sidePollTimeout
-	cfg.Transport.MaxOutputDelay = 20 * time.Millisecond
-	cfg.Broker.HistoryAge = time.Hour
-	cfg.Session.InactivityTimeout = time.Hour
-	d, err := New(cfg, zap.NewNop(), metrics.New("test"))
-	require.NoError(t, err)
-	require.NoError(t, d.Listen())
-	ctx, stop := context.WithCancel(context.Background())
-	result := make(chan error, 1)
-	go func() { result <- d.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		require.NoError(t, <-result)
-	})
-	s := &side{Daemon: d, addr: d.PublicAddr(), quiet: sideQuiet}
-	published, err := d.broker.Publish(&wire.Message{Position: wire.Position{Topic: "epoch"}, Data: []byte("1")}, 0, time.Now())
+	k := serveLane(t, way, lanetest.Settings{
+		Origins: origins, Hosts: []string{"h", sceneHost},
+		Transport: transport.Config{PollTimeout: sidePollTimeout, MaxOutputDelay: 20 * time.Millisecond},
+		Broker:    broker.Config{HistoryAge: time.Hour},
+		Session:   sess.Config{InactivityTimeout: time.Hour},
+	}, nil)
+	k.Ticking()
+	s := &side{kit: k, addr: k.Addr(), quiet: sideQuiet}
+	published, err := k.Parts.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "epoch"}, Data: []byte("1")}, 0, time.Now())
 	require.NoError(t, err)
 	s.epoch = published.Position.Epoch
 	return s
@@ -126,7 +112,7 @@ func startSide(t testing.TB, lane string, origins ...string) *side {
 
 // laneCalls returns how many calls the lane has served, without those of net/http.
 func (s *side) laneCalls() int {
-	families, err := s.metrics.Registry.Gather()
+	families, err := s.Parts.Metrics.Registry.Gather()
 	if err != nil {
 		return 0
 	}
@@ -196,12 +182,12 @@ func (s *side) setStage(token string) (session string, err error) {
 	for _, name := range []string{".polled", ".stateless"} {
 		for _, text := range []string{"1", `"two"`} {
 			m := &wire.Message{Position: wire.Position{Topic: token + name}, Data: []byte(text)}
-			if _, err := s.broker.Publish(m, 0, time.Now()); err != nil {
+			if _, err := s.Parts.Broker.Publish(m, 0, time.Now()); err != nil {
 				return "", err
 			}
 		}
 	}
-	opened, _, err := s.sessions.Open(context.Background(), sess.Opening{Topics: []wire.Start{{Topic: token + ".polled", From: wire.FromOldest}}, Ack: true}, time.Now())
+	opened, _, err := s.Parts.Sessions.Open(context.Background(), sess.Opening{Topics: []wire.Start{{Topic: token + ".polled", From: wire.FromOldest}}, Ack: true}, time.Now())
 	if err != nil {
 		return "", err
 	}
@@ -212,7 +198,7 @@ func (s *side) setStage(token string) (session string, err error) {
 // topics.
 func (s *side) state(token, session string) string {
 	var b strings.Builder
-	if found, err := s.sessions.Get([]byte(session)); err != nil {
+	if found, err := s.Parts.Sessions.Get([]byte(session)); err != nil {
 		fmt.Fprintln(&b, err)
 	} else {
 		state, subscriptions := found.State(time.Now())
@@ -222,7 +208,7 @@ func (s *side) state(token, session string) string {
 		fmt.Fprintf(&b, "%s\n", text)
 	}
 	for _, name := range []string{".polled", ".stateless", ".published", ".last"} {
-		frames, _ := s.broker.ReadTopic(wire.Start{Topic: token + name, From: wire.FromOldest}, broker.Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
+		frames, _ := s.Parts.Broker.ReadTopic(wire.Start{Topic: token + name, From: wire.FromOldest}, broker.Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
 		for _, f := range frames {
 			b.Write(f.Bytes(frame.NDJSON))
 		}
@@ -234,7 +220,7 @@ func (s *side) state(token, session string) string {
 func (s *side) published() []string {
 	var all []string
 	for after := ""; ; {
-		list := s.broker.Topics(broker.NewListing([]string{">", "_>"}, func(string) bool { return true }), after, 1000)
+		list := s.Parts.Broker.Topics(broker.NewListing([]string{">", "_>"}, func(string) bool { return true }), after, 1000)
 		for _, topic := range list.Topics {
 			if topic.Messages > 0 {
 				all = append(all, fmt.Sprintf("%s:%d, %d bytes", topic.Topic, topic.Position.Offset, topic.Bytes))

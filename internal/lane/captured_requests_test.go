@@ -1,4 +1,4 @@
-package daemon
+package lane_test
 
 import (
 	"os"
@@ -16,7 +16,7 @@ type capture struct {
 	text string
 }
 
-const captureDir = "../lane/testdata"
+const captureDir = "testdata"
 
 // captures reads all captures, sorted by name.
 func captures(t testing.TB) []capture {

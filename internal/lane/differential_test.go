@@ -1,4 +1,4 @@
-package daemon
+package lane_test
 
 import (
 	"fmt"
@@ -14,15 +14,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
+	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 )
 
 // A pair is two daemons: one without the lane, and one with it. They must answer alike,
 // whatever they receive.
 type pair struct{ off, on *side }
 
-func startPair(t testing.TB, lane string, origins ...string) *pair {
+func startPair(t testing.TB, way lane.Way, origins ...string) *pair {
 	t.Helper()
-	return &pair{off: startSide(t, "off", origins...), on: startSide(t, lane, origins...)}
+	return &pair{off: startSide(t, lane.Off, origins...), on: startSide(t, way, origins...)}
 }
 
 // compare plays a scene to both daemons at once. It returns how the two sights differ, or
@@ -143,9 +145,9 @@ func token(i int) string {
 
 // The lane and net/http answer alike, whatever they receive.
 func TestTheLaneAnswersAsNetHTTPDoes(t *testing.T) {
-	for seed, lane := range lanes {
-		t.Run(lane, func(t *testing.T) {
-			p := startPair(t, lane)
+	for seed, way := range lanes {
+		t.Run(string(way), func(t *testing.T) {
+			p := startPair(t, way)
 			scripts := sampleOf(slices.Concat(oddScripts(), mutations(sceneCaptures(t), 1500, uint64(seed))), seed)
 			p.compareAll(t, scripts)
 			require.Greater(t, p.on.laneCalls(), len(scripts)/4, "the scenes' calls that the lane has served: the comparison is of nothing else")
@@ -320,24 +322,58 @@ var headerLines = []string{
 
 // The comparison notices faults. Each lie differs from net/http in one thing only.
 func TestTheDifferentialTestSeesADifference(t *testing.T) {
-	p := startPair(t, "off")
+	p := startPair(t, lane.Off)
 	honest := scene{name: "honest", first: post("1"), odd: pollZero + post("5", "Content-Type: text/plain")}
 	played := 0
 	for name, lie := range lies {
 		played++
 		t.Run(name, func(t *testing.T) {
 			crooked := *p.on
-			crooked.addr = relay(t, p.on.PublicAddr(), lie)
+			crooked.addr = relay(t, p.on.Addr(), lie)
 			differs := &pair{off: p.off, on: &crooked}
 			require.NotEmpty(t, differs.compare(honest, token(played)))
 		})
 	}
 	t.Run("and an honest relay passes", func(t *testing.T) {
 		honestly := *p.on
-		honestly.addr = relay(t, p.on.PublicAddr(), func(toDaemon, toClient string) (string, string, bool) { return toDaemon, toClient, false })
+		honestly.addr = relay(t, p.on.Addr(), func(toDaemon, toClient string) (string, string, bool) { return toDaemon, toClient, false })
 		patient := (&pair{off: p.off, on: &honestly}).having(looks[len(looks)-1].quiet)
 		require.Empty(t, patient.compare(honest, token(0)))
 	})
+}
+
+// The daemon echoes the id of a request in every kind of answer. The lane does it byte for
+// byte as net/http does.
+func TestRequestIDsAreEchoed(t *testing.T) {
+	for _, way := range lanes {
+		t.Run(string(way), func(t *testing.T) {
+			p := startPair(t, way, someOrigins...)
+			var scripts []script
+			for name, text := range requestIDs() {
+				scripts = append(scripts, func(string) scene { return scene{name: name, first: pollZero, odd: text} })
+			}
+			p.compareAll(t, scripts)
+			require.Greater(t, p.on.laneCalls(), 2*len(scripts))
+
+			on, off := lanetest.DialRaw(t, p.on.Addr(), time.Minute), lanetest.DialRaw(t, p.off.Addr(), time.Minute)
+			for _, request := range []string{
+				post("1", "X-Request-Id: r1"), post("1", "X-Request-Id: r1"), get("/v1/sessions/none/poll?ack=0", "X-Request-Id: r1"),
+				get("/v1/poll?topic=TOPIC.published@oldest", "X-Request-Id: r1"), get("/v1/poll?topic=TOPIC.published@oldest"),
+			} {
+				request = fillIn(request, "echo", "")
+				ours, _ := on.Ask(request)
+				theirs, _ := off.Ask(request)
+				require.Equal(t, theirs, ours, "the fields have the same order")
+				require.Equal(t, strings.Contains(request, "r1"), strings.Contains(ours, "\r\nX-Request-Id: r1\r\n"))
+			}
+			for target, status := range map[string]string{"/v1/sse?topic=a": "200 OK", "/v1/ws?topic=a": "101 Switching Protocols"} {
+				head, _ := lanetest.DialRaw(t, p.on.Addr(), time.Minute).Ask(fillIn(get(target, "X-Request-Id: r1", "Connection: Upgrade", "Upgrade: websocket",
+					"Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="), "echo", ""))
+				require.Contains(t, head, status)
+				require.Contains(t, head, "\r\nX-Request-Id: r1\r\n")
+			}
+		})
+	}
 }
 
 // The fuzz test compares the two daemons on arbitrary bytes. A poll or a publish comes
@@ -346,7 +382,7 @@ func FuzzLaneAgainstNetHTTP(f *testing.F) {
 	for i, text := range sceneCaptures(f) {
 		f.Add(text, uint16(i), i%2 == 0)
 	}
-	pairs := []*pair{startPair(f, "handoff"), startPair(f, "channel")}
+	pairs := []*pair{startPair(f, lane.HandOff), startPair(f, lane.Channel)}
 	plays := 0
 	f.Fuzz(func(t *testing.T, text string, split uint16, poll bool) {
 		if strings.Contains(text, "stream") {

@@ -1,4 +1,4 @@
-package daemon
+package lane_test
 
 import (
 	"fmt"
@@ -13,6 +13,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
+
+// Origins of pages: two that are allowed and one that is not.
+const (
+	appPage   = "https://app.example"
+	localPage = "http://localhost:3000"
+	evilPage  = "https://evil.example"
+)
+
+var someOrigins = []string{appPage, localPage}
 
 const (
 	pollPath    = "/v1/sessions/SESSION/poll?ack=0"
