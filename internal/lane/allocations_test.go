@@ -58,7 +58,7 @@ func wantNoAllocationsByDeliveryOf(t *testing.T, payload []byte, headers func(i 
 	const subscribers, ofAMessage = 100, 40
 	for _, way := range []lane.Way{lane.HandOff, lane.Channel} {
 		t.Run(string(way), func(t *testing.T) {
-			k := newLaneKit(t, way, slices.DeleteFunc(slices.Clone(origins), func(o string) bool { return o == "" })...)
+			k := newLane(t, way, slices.DeleteFunc(slices.Clone(origins), func(o string) bool { return o == "" })...)
 			pollers := make([]*poller, subscribers)
 			for i := range pollers {
 				pollers[i] = k.newPoller(headers(i))
@@ -93,7 +93,7 @@ type poller struct {
 
 func (k *kit) newPoller(headers string) *poller {
 	k.Helper()
-	p := &poller{kit: k, headers: headers, begin: []byte(fmt.Sprintf("GET /v1/sessions/%s/poll?ack=", k.Open(`{"topics":["a"]}`).Session))}
+	p := &poller{kit: k, headers: headers, begin: []byte(fmt.Sprintf("GET /v1/sessions/%s/poll?ack=", k.OpenA()))}
 	var err error
 	p.conn, err = k.Dial()
 	require.NoError(k, err)

@@ -58,7 +58,7 @@ func TestARefusedSubscriptionOnEveryTransport(t *testing.T) {
 	} {
 		lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 			k := serveLane(t, way, lanetest.Settings{Authorize: newDoorman(refused)}, nil)
-			session := k.Open(`{"topics":["a"]}`).Session
+			session := k.OpenA()
 			k.WantProblem(refused.Code, "POST", "/v1/sessions", `{"topics":["asked"]}`, lanetest.JSONType)
 			k.WantProblem(refused.Code, "PATCH", "/v1/sessions/"+session, `{"add":["asked","b"]}`, lanetest.JSONType)
 			k.WantProblem(refused.Code, "POST", "/v1/poll", `{"topics":["asked"]}`, lanetest.JSONType)
@@ -97,7 +97,7 @@ func TestAPollThatWaitsForTheHookBlocksNoOther(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		d := newDoorman(nil)
 		d.let = make(chan struct{})
-		k := serveLane(t, way, lanetest.Settings{Authorize: d}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Authorize: d}, nil)
 		k.Publish("asked", "1")
 		c, other := k.CallOnLane(), k.CallOnLane()
 		c.Send("GET /v1/poll?topic=asked@oldest&client=tab HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -118,7 +118,7 @@ func TestFramesContinueWhileASubscribeCommandWaits(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		d := newDoorman(nil)
 		d.let = make(chan struct{})
-		k := serveLane(t, way, lanetest.Settings{Authorize: d}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Authorize: d}, nil)
 		k.Publish("asked", "1")
 		s := k.Connect(wire.Start{Topic: "a"})
 		defer s.Close()

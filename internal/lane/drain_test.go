@@ -19,7 +19,7 @@ import (
 func TestAnAnswerDuringTheDrainEndsItsConnection(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		for range 20 { // the poll may be parked again before or after the message arrives
-			k := newLaneKit(t, way)
+			k := newLane(t, way)
 			c := k.Call()
 			c.Send(lanetest.Polling(k.OpenA(), 0))
 			k.WantParked(1)
@@ -75,7 +75,7 @@ func TestARefusalDuringADrainClosesTheConnection(t *testing.T) {
 // Parked stateless polls and streams get the problem draining when their turn comes.
 func TestADrainEndsStreamsAndStatelessPolls(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		stream, stateless := k.Call(), k.Call()
 		opened := k.Open(`{"topics":["a"]}`)
 		stream.Send(lanetest.Polling(opened.Session, 0, lanetest.Streaming))

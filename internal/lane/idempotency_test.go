@@ -81,7 +81,7 @@ func (h holder) Offer([]*frame.Frame, time.Time) { <-h.hold }
 func TestConcurrentRetriesPublishOnce(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		const clients, keys = 8, 50
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		callers := make([]*lanetest.Caller, clients)
 		for i := range callers {
 			if callers[i] = k.Call(); i%2 == 0 {

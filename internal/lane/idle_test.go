@@ -18,7 +18,7 @@ import (
 // poll or stream does not count as silent.
 func TestASilentConnectionIsClosedInTime(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		silent := k.CallOnLane()
 		poll, stream := k.CallOnLane(), k.Call()
 		poll.Send(lanetest.Polling(k.OpenA(), 0))
@@ -42,7 +42,7 @@ func TestASilentConnectionIsClosedInTime(t *testing.T) {
 // A request restarts the idle timeout of its connection.
 func TestAnActiveConnectionIsNotClosed(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		c := k.CallOnLane()
 		k.Later(lane.Idle - 5*time.Second)
 		c.Send(lanetest.Publishing("b", "1"))
@@ -58,7 +58,7 @@ func TestAnActiveConnectionIsNotClosed(t *testing.T) {
 // answered poll.
 func TestAnIdleConnectionIsClosedAfterItsPoll(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		poll, stateless := k.Call(), k.Call()
 		poll.Send(lanetest.Polling(k.OpenA(), 0))
 		stateless.Send("GET /v1/poll?topic=a HTTP/1.1\r\nHost: h\r\n\r\n")

@@ -10,13 +10,13 @@ import (
 	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 )
 
-// A kit is a lane behind net/http, which reads the first request of each connection and
-// what the lane hands back.
+// A kit is a lane: alone, or behind net/http, which reads the first request of each
+// connection and what the lane hands back.
 type kit struct{ *lanetest.Kit }
 
-// newLaneKit returns a kit with the lane.
-func newLaneKit(t testing.TB, way lane.Way, origins ...string) *kit {
-	return serveLane(t, way, lanetest.Settings{Origins: origins}, nil)
+// newLaneKit returns a kit of a lane behind net/http.
+func newLaneKit(t testing.TB, way lane.Way) *kit {
+	return serveLane(t, way, lanetest.Settings{}, nil)
 }
 
 // serveLane is newLaneKit with settings, and with control for the sockets of both sides.
@@ -28,4 +28,14 @@ func serveLane(t testing.TB, way lane.Way, s lanetest.Settings, control lanetest
 		})
 		return api, api.Lane
 	})}
+}
+
+// newLane returns a kit of a lane alone: an app, a broker, and no net/http.
+func newLane(t testing.TB, way lane.Way, origins ...string) *kit {
+	return newLaneWith(t, way, lanetest.Settings{Origins: origins}, nil)
+}
+
+// newLaneWith is newLane with settings, and with control for the sockets of both sides.
+func newLaneWith(t testing.TB, way lane.Way, s lanetest.Settings, control lanetest.ControlFunc) *kit {
+	return &kit{lanetest.New(t, way, s, control, (*lane.Lane).Join)}
 }

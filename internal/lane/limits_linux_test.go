@@ -22,13 +22,21 @@ import (
 // limitedLane returns a kit that refuses an address after this many publishes.
 func limitedLane(t *testing.T, way lane.Way, publishes int) *kit {
 	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: publishes}}}
-	return serveLane(t, way, lanetest.Settings{Limits: limit.Config{Rates: rates, Wait: 10 * time.Second}}, nil)
+	return newLaneWith(t, way, lanetest.Settings{Limits: limit.Config{Rates: rates, Wait: 10 * time.Second}}, nil)
+}
+
+// callLimited returns a caller that has published once.
+func (k *kit) callLimited() *lanetest.Caller {
+	c := k.CallOnLane()
+	c.Send(lanetest.Publishing("a", "0"))
+	c.WantPublished("a")
+	return c
 }
 
 func TestTheLaneDelaysRefusalsWithoutAGoroutine(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		k := limitedLane(t, way, 1)
-		c := k.CallOnLane()
+		c := k.callLimited()
 		refusals := c.RefuseUntilHeld()
 		k.FromNow(9 * time.Second)
 		c.Send(lanetest.Publishing("b", "1")) // pipelined
@@ -41,7 +49,7 @@ func TestTheLaneDelaysRefusalsWithoutAGoroutine(t *testing.T) {
 
 func TestAClientCanLeaveDuringADelayedRefusal(t *testing.T) {
 	k := limitedLane(t, lane.HandOff, 1)
-	c := k.CallOnLane()
+	c := k.callLimited()
 	c.RefuseUntilHeld()
 	require.NoError(t, c.Conn.Close())
 	k.WantOnLane(0)
@@ -50,7 +58,7 @@ func TestAClientCanLeaveDuringADelayedRefusal(t *testing.T) {
 
 func TestADrainSendsDelayedRefusals(t *testing.T) {
 	k := limitedLane(t, lane.HandOff, 1)
-	c := k.CallOnLane()
+	c := k.callLimited()
 	c.RefuseUntilHeld()
 	k.Lane.Drain()
 	c.WantAnswer(http.StatusTooManyRequests)
@@ -61,7 +69,7 @@ func TestADrainSendsDelayedRefusals(t *testing.T) {
 // The lane applies the same limits as net/http.
 func TestTheLaneCountsEveryPollAndPublish(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, lanetest.Settings{Limits: limit.Config{PendingMessages: 1}, Session: session.Config{InactivityTimeout: time.Hour}}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Limits: limit.Config{PendingMessages: 1}, Session: session.Config{InactivityTimeout: time.Hour}}, nil)
 		id := k.OpenA()
 		k.Tell(1, 1, 10)
 		reload := func(cfg limit.Config) {
@@ -108,7 +116,7 @@ func TestTheLaneCountsEveryPollAndPublish(t *testing.T) {
 }
 
 func TestAPublishOnTheLaneIsNoLongerPendingOnceItIsAnswered(t *testing.T) {
-	k := serveLane(t, lane.HandOff, lanetest.Settings{Limits: limit.Config{PendingMessages: 1}}, nil)
+	k := newLaneWith(t, lane.HandOff, lanetest.Settings{Limits: limit.Config{PendingMessages: 1}}, nil)
 	id := k.OpenA()
 	c := k.CallOnLane()
 	for range 3 {
@@ -120,8 +128,8 @@ func TestAPublishOnTheLaneIsNoLongerPendingOnceItIsAnswered(t *testing.T) {
 
 // A call that waits for a slot stays on the lane and spends its rate once.
 func TestACallWaitsForItsSlotOnTheLane(t *testing.T) {
-	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: 2}}}
-	k := serveLane(t, lane.HandOff, lanetest.Settings{Limits: limit.Config{Calls: 1, Wait: lanetest.Surely, Rates: rates}}, nil)
+	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: 1}}}
+	k := newLaneWith(t, lane.HandOff, lanetest.Settings{Limits: limit.Config{Calls: 1, Wait: lanetest.Surely, Rates: rates}}, nil)
 	c := k.CallOnLane()
 	call, err := k.Parts.Limiter.Begin(t.Context(), limit.Who{}, false)
 	require.NoError(t, err)

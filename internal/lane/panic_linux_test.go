@@ -40,7 +40,7 @@ func (panicking) Authorize(context.Context, hook.Subscribing) error { return nil
 // continue.
 func TestACommandThatPanicsEndsItsConnection(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, lanetest.Settings{Authority: panicking{}, Authorize: panicking{}}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Authority: panicking{}, Authorize: panicking{}}, nil)
 		good, bad := k.Connect(wire.Start{Topic: "a"}), k.Connect(wire.Start{Topic: "a"})
 		good.Hello()
 		bad.Hello()
@@ -58,7 +58,7 @@ func TestACommandThatPanicsEndsItsConnection(t *testing.T) {
 // As in net/http, a panic ends only the connection of its request.
 func TestAPanicOnTheLaneEndsOneConnection(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, lanetest.Settings{Authority: panicking{}, Authorize: panicking{}}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Authority: panicking{}, Authorize: panicking{}}, nil)
 		for i, ask := range []string{strings.Replace(lanetest.Publishing("b", "1"), "\r\n", "\r\nAuthorization: boom\r\n", 1), "GET /v1/poll?topic=boom HTTP/1.1\r\nHost: h\r\n\r\n"} {
 			c, other := k.CallOnLane(), k.CallOnLane()
 			c.Send(ask)

@@ -14,7 +14,8 @@ import (
 // Another goroutine opens such a poll. The connection stays on the lane.
 func TestTheLaneMatchesPatternsInAnotherGoroutine(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
+		k.Publish("lane.taken", "0")
 		c := k.CallOnLane()
 		c.Send("GET /v1/poll?topic=lane.*@oldest HTTP/1.1\r\nHost: h\r\n\r\n", "GET /v1/poll?topic=lane.taken@oldest HTTP/1.1\r\nHost: h\r\n\r\n")
 		require.Contains(t, c.WantAnswer(http.StatusOK), `"position":"lane.taken@`)

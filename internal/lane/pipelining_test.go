@@ -26,7 +26,7 @@ func TestRequestsBehindAPollWaitForItsAnswer(t *testing.T) {
 	for _, together := range []bool{true, false} {
 		t.Run(fmt.Sprintf("together=%t", together), func(t *testing.T) {
 			lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-				k := newLaneKit(t, way)
+				k := newLane(t, way)
 				session := k.OpenA()
 				c := k.CallOnLane()
 				behind := lanetest.Publishing("b", "1") + lanetest.Polling(session, 1) + lanetest.Publishing("b", "2")
@@ -63,7 +63,7 @@ func TestAClientLeavesWhileItsPollWaits(t *testing.T) {
 			for _, mode := range []string{"batch", "stream"} {
 				t.Run(fmt.Sprintf("%s %s with %d bytes behind", mode, how, len(behind)), func(t *testing.T) {
 					lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-						k := newLaneKit(t, way)
+						k := newLane(t, way)
 						session := k.OpenA()
 						c := k.Call()
 						c.Send(lanetest.Polling(session, 0, "&mode="+mode), behind)
@@ -94,7 +94,7 @@ func TestAClientLeavesWithAFullBuffer(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-				k := newLaneKit(t, way)
+				k := newLane(t, way)
 				session := k.OpenA()
 				c := k.CallOnLane()
 				c.Send(lanetest.Polling(session, 0, "&mode="+mode))
@@ -172,7 +172,7 @@ func TestAFullBufferBehindAPoll(t *testing.T) {
 // and closes the connection at once.
 func TestALastRequestIsAnswered(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		for n := uint64(1); n <= 20; n++ {
 			c := k.CallOnLane()
 			c.LastWords(lanetest.Publishing("b", "1"))
@@ -188,7 +188,7 @@ func TestALastRequestIsAnswered(t *testing.T) {
 // As above, with a poll that finds no message. The daemon does not park it.
 func TestALastPollDoesNotWait(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		for n := 1; n <= 20; n++ {
 			c := k.CallOnLane()
 			c.LastWords(lanetest.Polling(k.OpenA(), 0))
@@ -205,7 +205,7 @@ func TestANewerPollOnAnotherConnectionReplacesTheOlder(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-				k := newLaneKit(t, way)
+				k := newLane(t, way)
 				session := k.OpenA()
 				older, newer := k.Call(), k.CallOnLane()
 				older.Send(lanetest.Polling(session, 0, "&mode="+mode))

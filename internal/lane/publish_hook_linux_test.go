@@ -58,7 +58,7 @@ func (h *slowHook) next(t *testing.T) (asked string) {
 func TestAPublishWithAHookStaysOnTheLane(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		h := newSlowHook()
-		k := serveLane(t, way, lanetest.Settings{Hook: h}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Hook: h}, nil)
 		c, other := k.CallOnLane(), k.CallOnLane()
 		c.Send(lanetest.Publishing("asked.a", "1"), lanetest.Publishing("asked.a", "2"), lanetest.Publishing("b", "3"))
 		for n := range 2 {
@@ -81,7 +81,7 @@ func TestAPublishWithAHookStaysOnTheLane(t *testing.T) {
 func TestFramesContinueWhileACommandWaitsForTheHook(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		h := newSlowHook()
-		k := serveLane(t, way, lanetest.Settings{Hook: h}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Hook: h}, nil)
 		s := k.Connect(wire.Start{Topic: "a"})
 		s.Hello()
 		for n := range uint64(3) {
@@ -114,7 +114,7 @@ func TestFramesContinueWhileACommandWaitsForTheHook(t *testing.T) {
 // frame.
 func TestADelayedSubscribeIsAnsweredBeforeItsFrames(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, lanetest.Settings{Limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: lanetest.Surely}}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: lanetest.Surely}}, nil)
 		k.Publish("b", "1")
 		waiting := func() int {
 			var g metrics.Gauges
@@ -145,7 +145,7 @@ func TestCommandsThatWaitAmongMany(t *testing.T) {
 		h := newSlowHook()
 		close(h.let)
 		h.asked = make(chan string, clients*each)
-		k := serveLane(t, way, lanetest.Settings{Hook: h}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Hook: h}, nil)
 		sockets := make([]*lanetest.SocketSubscriber, clients)
 		for i := range sockets {
 			sockets[i] = k.Connect(wire.Start{Topic: fmt.Sprint("asked.", i)}, wire.Start{Topic: "a"})
@@ -188,7 +188,7 @@ func TestCommandsThatWaitAmongMany(t *testing.T) {
 // When a client leaves, its connection is freed and its pending hook call is cancelled.
 func TestAClientLeavesWhileItsCommandWaits(t *testing.T) {
 	h := newSlowHook()
-	k := serveLane(t, lane.HandOff, lanetest.Settings{Hook: h}, nil)
+	k := newLaneWith(t, lane.HandOff, lanetest.Settings{Hook: h}, nil)
 	s := k.Connect(wire.Start{Topic: "a"})
 	s.Hello()
 	s.Send(wire.Command{Ref: new(uint64(1)), Publish: lanetest.Item("asked.a", "1")})
@@ -203,7 +203,7 @@ func TestAClientLeavesWhileItsCommandWaits(t *testing.T) {
 func TestAConnectionEndsWhileItsCommandWaits(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		h := newSlowHook()
-		k := serveLane(t, way, lanetest.Settings{Hook: h}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Hook: h}, nil)
 		s := k.Connect(wire.Start{Topic: "a"})
 		s.Hello()
 		s.Send(wire.Command{Ref: new(uint64(1)), Publish: lanetest.Item("asked.a", "1")})
@@ -222,14 +222,13 @@ func TestAConnectionEndsWhileItsCommandWaits(t *testing.T) {
 // The daemon does not time out a silent client that waits for a reply.
 func TestAClientCanBeSilentWhileItAwaitsAReply(t *testing.T) {
 	h := newSlowHook()
-	k := serveLane(t, lane.HandOff, lanetest.Settings{Hook: h}, nil)
+	k := newLaneWith(t, lane.HandOff, lanetest.Settings{Hook: h}, nil)
 	s := k.Connect(wire.Start{Topic: "a"})
 	s.Hello()
 	s.Send(wire.Command{Ref: new(uint64(1)), Publish: lanetest.Item("asked.a", "1")})
 	s.Send(wire.Command{Ref: new(uint64(2)), Ping: true})
 	require.Equal(t, "1", h.next(t))
 	for n := range 20 {
-		k.HTTP.CloseIdleConnections() // the lane is about to time them out
 		k.Later(time.Duration(n) * time.Minute)
 		k.Publish("a", fmt.Sprint(n))
 		s.WantFrame(fmt.Sprint("a", n+1), fmt.Sprint(n))

@@ -31,7 +31,7 @@ import (
 func TestDescriptorsAreReusedWhileOthersPoll(t *testing.T) {
 	const subscribers, passersBy, messages = 24, 8, 150
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		var subscribing, passing sync.WaitGroup
 		left := make(chan struct{})
 		failed := make(chan error, subscribers+passersBy)
@@ -208,7 +208,7 @@ func (v *visitor) passBy(session string) error {
 func TestAllConnectionsThatAreReadyTogetherAreServed(t *testing.T) {
 	readers := max(1, runtime.GOMAXPROCS(0)/2)
 	slow := &slowOnce{begun: make(chan struct{}, readers), goOn: make(chan struct{})}
-	k := serveLane(t, lane.HandOff, lanetest.Settings{Authority: slow}, nil)
+	k := newLaneWith(t, lane.HandOff, lanetest.Settings{Authority: slow}, nil)
 	var holding, others []*lanetest.Caller
 	for range readers { // the lane assigns connections to readers in turn
 		holding = append(holding, k.CallOnLane())

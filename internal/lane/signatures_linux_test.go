@@ -36,7 +36,7 @@ func (u unverified) Identify(c auth.Credentials, verify bool) (*auth.Grant, erro
 // loop serves others. Afterwards it is known.
 func TestALoopVerifiesNoToken(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, lanetest.Settings{Authority: unverified{known: &sync.Map{}}, Limits: limit.Config{Wait: lanetest.Surely}}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Authority: unverified{known: &sync.Map{}}, Limits: limit.Config{Wait: lanetest.Surely}}, nil)
 		id := k.OpenA()
 		ask := func(request, token string) string {
 			return strings.Replace(request, "Host: h\r\n", "Host: h\r\nAuthorization: Bearer "+token+"\r\n", 1)
@@ -77,7 +77,7 @@ func TestALoopVerifiesNoToken(t *testing.T) {
 // A new token on a two-way connection waits for its turn. Messages of the session do not.
 func TestATokenOfACommandWaitsForItsTurn(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, lanetest.Settings{Authority: unverified{known: &sync.Map{}}, Limits: limit.Config{Wait: lanetest.Surely}}, nil)
+		k := newLaneWith(t, way, lanetest.Settings{Authority: unverified{known: &sync.Map{}}, Limits: limit.Config{Wait: lanetest.Surely}}, nil)
 		s := k.Connect(wire.Start{Topic: "a"})
 		s.Hello()
 		checks, n := k.Parts.Limiter.Signatures(), max(1, runtime.GOMAXPROCS(0)/2)

@@ -31,7 +31,7 @@ func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
 		for _, when := range []string{"from the history", "parked", "parked, asking ahead"} {
 			t.Run(name+" "+when, func(t *testing.T) {
 				lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-					k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+					k := newLaneWith(t, way, lanetest.Settings{}, lanetest.Small)
 					session := k.OpenA()
 					c := k.CallOnLane()
 					ahead := lanetest.Publishing("b", "1") + lanetest.Publishing("b", "2") + lanetest.Polling(session, frames)
@@ -80,7 +80,7 @@ func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
 // reads on and misses nothing. The test does this twice.
 func TestAStreamWaitsForAClientThatReadsLate(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+		k := newLaneWith(t, way, lanetest.Settings{}, lanetest.Small)
 		c := k.Call()
 		c.Send(lanetest.Polling(k.OpenA(), 0, lanetest.Streaming), lanetest.Publishing("b", "1"))
 		frames := c.WantStream()
@@ -110,7 +110,7 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-				k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+				k := newLaneWith(t, way, lanetest.Settings{}, lanetest.Small)
 				session := k.OpenA()
 				c := k.Call()
 				c.Send(lanetest.Polling(session, 0, "&mode="+mode))
@@ -140,7 +140,7 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 // A reload can extend the write timeout of connections on the lane.
 func TestAReloadedWriteTimeoutHoldsOnTheLane(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+		k := newLaneWith(t, way, lanetest.Settings{}, lanetest.Small)
 		k.Parts.Polls.Reload(transport.Config{WriteTimeout: time.Hour}, k.Parts.Limits)
 		session := k.OpenA()
 		c := k.CallOnLane()
@@ -158,7 +158,7 @@ func TestAReloadedWriteTimeoutHoldsOnTheLane(t *testing.T) {
 // As TestAClientThatNeverReadsIsClosedInTime, with the whole answer of a poll buffered.
 func TestAnUnreadBatchEndsItsConnection(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+		k := newLaneWith(t, way, lanetest.Settings{}, lanetest.Small)
 		c := k.CallOnLane()
 		k.Tell(1, 1, lanetest.Large)
 		c.Send("GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -171,7 +171,7 @@ func TestAnUnreadBatchEndsItsConnection(t *testing.T) {
 // timeout.
 func TestAClientThatReadsSlowlyIsNotClosed(t *testing.T) {
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-		k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+		k := newLaneWith(t, way, lanetest.Settings{}, lanetest.Small)
 		c := k.Call()
 		c.Send(lanetest.Polling(k.OpenA(), 0, lanetest.Streaming))
 		frames := c.WantStream()
@@ -196,7 +196,7 @@ func TestAClientLeavesWhileItsAnswerIsBlocked(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
-				k := serveLane(t, way, lanetest.Settings{}, lanetest.Small)
+				k := newLaneWith(t, way, lanetest.Settings{}, lanetest.Small)
 				session := k.OpenA()
 				resets, ends := k.Call(), k.Call()
 				k.Tell(1, 3, lanetest.Large)

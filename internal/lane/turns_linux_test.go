@@ -31,7 +31,7 @@ func (k *kit) takeTurns() (leave func()) {
 // session continue, and its later commands wait. The reply precedes the messages of the topics.
 func TestACommandThatTakesLongWaitsForItsTurn(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		s := k.Connect(wire.Start{Topic: "a"})
 		s.Hello()
 		other := k.Connect(wire.Start{Topic: "a"})
@@ -67,7 +67,7 @@ func TestACommandThatTakesLongWaitsForItsTurn(t *testing.T) {
 
 // A client that leaves gives up the turn of its command.
 func TestACommandOfAClientThatLeftTakesNoTurn(t *testing.T) {
-	k := newLaneKit(t, lane.HandOff)
+	k := newLane(t, lane.HandOff)
 	defer k.takeTurns()()
 	s := k.Connect(wire.Start{Topic: "a"})
 	s.Hello()

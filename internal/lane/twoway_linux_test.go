@@ -23,7 +23,7 @@ import (
 // first.
 func TestHelloPrecedesRepliesToEarlyCommands(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		at := k.OpenPort()
 		for range 50 {
 			conn, err := net.Dial("tcp", at)
@@ -49,7 +49,7 @@ func TestHelloPrecedesRepliesToEarlyCommands(t *testing.T) {
 // So it does if so many frames follow hello that a loop would not encode them.
 func TestHelloWithALargeHistoryPrecedesReplies(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		at := k.OpenPort()
 		for n := range 20 {
 			k.Tell(4*n+1, 4*n+4, lanetest.Large-100) // nobody has encoded them
@@ -69,7 +69,7 @@ func TestHelloWithALargeHistoryPrecedesReplies(t *testing.T) {
 // closes it, even if the client keeps sending.
 func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		conn, err := net.Dial("tcp", k.OpenPort())
 		require.NoError(t, err)
 		defer conn.Close()
@@ -98,7 +98,7 @@ func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {
 func TestCommandsAreAnsweredDuringABacklog(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		const messages = 400
-		k := serveLane(t, way, lanetest.Settings{Broker: broker.Config{HistoryMessages: messages, HistoryBytes: 64 << 20}}, lanetest.Small)
+		k := newLaneWith(t, way, lanetest.Settings{Broker: broker.Config{HistoryMessages: messages, HistoryBytes: 64 << 20}}, lanetest.Small)
 		k.Tell(1, messages, lanetest.Large-100)
 		s := k.Connect(wire.Start{Topic: "a", From: wire.FromOldest})
 		s.Hello()

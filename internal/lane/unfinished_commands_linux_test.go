@@ -23,7 +23,7 @@ func TestUnfinishedCommandsAreFreedWithTheirConnections(t *testing.T) {
 			"by the daemon": func(k *kit, _ net.Conn) { k.Lane.Close() },
 		} {
 			t.Run(name, func(t *testing.T) {
-				k := newLaneKit(t, way)
+				k := newLane(t, way)
 				nc, err := net.Dial("tcp", k.OpenPort())
 				require.NoError(t, err)
 				defer nc.Close()

@@ -25,7 +25,7 @@ import (
 // The lane carries a WebSocket without a goroutine. The WebSocket works as it does off
 // the lane.
 func TestTheLaneCarriesWebSockets(t *testing.T) {
-	k := newLaneKit(t, lane.HandOff)
+	k := newLane(t, lane.HandOff)
 	s := k.Connect(wire.Start{Topic: "a"})
 	require.Equal(t, uint64(0), s.Hello().Positions[0].Offset)
 	k.WantOnLane(1)
@@ -55,7 +55,7 @@ func TestTheLaneCarriesWebSockets(t *testing.T) {
 
 // Sends many commands and receives many messages on one connection at once.
 func TestCommandsAndFramesOnOneConnectionOfTheLane(t *testing.T) {
-	k := newLaneKit(t, lane.HandOff)
+	k := newLane(t, lane.HandOff)
 	s := k.Connect(wire.Start{Topic: "a"})
 	s.Hello()
 	const count = 3000
@@ -78,7 +78,7 @@ func TestCommandsAndFramesOnOneConnectionOfTheLane(t *testing.T) {
 
 // When a session ends, the daemon sends the reason and a WebSocket close frame.
 func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
-	k := newLaneKit(t, lane.HandOff)
+	k := newLane(t, lane.HandOff)
 	s := k.Connect(wire.Start{Topic: "a"})
 	s.Hello()
 	k.Parts.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", "")).End(math.MaxInt)
@@ -96,7 +96,7 @@ func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
 // off it.
 func TestAWebSocketProtocolErrorHasACloseCode(t *testing.T) {
 	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
-		k := newLaneKit(t, way)
+		k := newLane(t, way)
 		for text, code := range map[string]int{`[1]`: 1008, "{": 1008, "\"\xff\"": 1008, strings.Repeat(" ", 1<<20+1): 1009} {
 			s := k.Connect()
 			s.Hello()
@@ -117,7 +117,7 @@ func TestAWebSocketProtocolErrorHasACloseCode(t *testing.T) {
 func TestASessionMovesBetweenTransports(t *testing.T) {
 	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
 		k := newLaneKit(t, way)
-		id := k.Open(`{"topics":["a"]}`).Session
+		id := k.OpenA()
 		k.Publish("a", `1`)
 		s := k.DialSocket("/v1/ws?session=" + id + "&ack=0")
 		require.Equal(t, id, s.Hello().Session)

@@ -27,13 +27,16 @@ type Caller struct {
 	Answers *bufio.Reader
 }
 
-// Call connects. Everything that the caller waits for must happen within Surely.
+// Call connects; in a kit of New, the connection is on the lane. Everything that the caller waits for must happen within Surely.
 func (k *Kit) Call() *Caller {
 	k.Helper()
 	conn, err := k.Dial()
 	require.NoError(k, err)
 	k.Cleanup(func() { conn.Close() })
 	require.NoError(k, conn.SetDeadline(time.Now().Add(Surely)))
+	if k.HTTP == nil {
+		require.Eventually(k, func() bool { _, ok := k.joined.Load(conn.LocalAddr().String()); return ok }, Surely, time.Millisecond)
+	}
 	return &Caller{Kit: k, Conn: conn.(*net.TCPConn), Answers: bufio.NewReader(conn)}
 }
 
@@ -42,6 +45,9 @@ func (k *Kit) CallOnLane() *Caller {
 	k.Helper()
 	before := k.OnLane()
 	c := k.Call()
+	if k.HTTP == nil {
+		return c
+	}
 	c.Send(Publishing("lane.taken", "0"))
 	c.WantPublished("lane.taken")
 	require.Equal(k, before+1, k.OnLane())

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gobwas/ws"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -32,6 +33,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
+	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -133,15 +135,18 @@ func Buffers(bytes int) ControlFunc {
 	}
 }
 
-// A Kit is a lane with its app, and clients of it.
+// A Kit is a lane with its app and its broker, and clients of it.
 type Kit struct {
 	testing.TB
 	Parts Parts
-	HTTP  *http.Client // its network is the kit's
+	HTTP  *http.Client // nil in a kit of New; its network is the kit's
 	Lane  *lane.Lane
 
-	addr  string
-	begun time.Time // when the lane started
+	control    ControlFunc
+	addr       string    // of requests
+	socketAddr string    // of WebSockets, in a kit of New
+	joined     *sync.Map // of addresses of clients, in a kit of New: the lane has their connections
+	begun      time.Time // when the lane started
 }
 
 // A Handler makes the handler of requests that the lane does not read, and its lane.
@@ -150,21 +155,16 @@ type Handler func(Parts) (http.Handler, *lane.Lane)
 // Serve returns a kit with a lane behind net/http. It uses real sockets, because the lane
 // makes raw system calls; control sets options of the sockets of both sides.
 func Serve(t testing.TB, way lane.Way, s Settings, control ControlFunc, handler Handler) *Kit {
-	k := &Kit{TB: t, Parts: NewParts(s)}
-	k.WantNoNewSeries()
-	k.Parts.Lane = way
+	k := newKit(t, way, s, control)
 	served, l := handler(k.Parts)
 	k.Lane, k.begun = l, time.Now()
-	socket, err := (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	socket := k.listen()
 	k.addr = socket.Addr().String()
 	server := &http.Server{Handler: served, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext, ConnState: listen.ConnState}
 	var running sync.WaitGroup
-	running.Go(func() { _ = server.Serve(k.Parts.Counted(socket)) })
+	running.Go(func() { _ = server.Serve(socket) })
 	running.Go(func() { _ = server.Serve(l.Listener()) })
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{Control: control}).DialContext(ctx, "tcp", k.addr)
-	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return k.dialTo(ctx, k.addr) }
 	network := &http.Transport{DialContext: dial, DisableCompression: true}
 	k.HTTP = &http.Client{Transport: network}
 	k.Cleanup(func() {
@@ -175,6 +175,90 @@ func Serve(t testing.TB, way lane.Way, s Settings, control ControlFunc, handler 
 		k.Parts.Broker.Close()
 	})
 	return k
+}
+
+// New returns a kit of a lane, an app and a broker, and nothing else: join gives every
+// connection to the lane. What the lane hands back, nobody serves.
+func New(t testing.TB, way lane.Way, s Settings, control ControlFunc, join func(*lane.Lane, net.Conn) bool) *Kit {
+	k := newKit(t, way, s, control)
+	k.joined = new(sync.Map)
+	a := app.New(k.Parts.Config)
+	k.begun = time.Now()
+	k.Lane = lane.New(lane.Config{
+		App: a, Polls: k.Parts.Polls, Limiter: k.Parts.Limiter, Metrics: k.Parts.Metrics, Way: way,
+		Origins: cors.New(k.Parts.Origins, k.Parts.Log), Hosts: k.Parts.Hosts,
+	})
+	requests, sockets := k.listen(), k.listen()
+	k.addr, k.socketAddr = requests.Addr().String(), sockets.Addr().String()
+	var running sync.WaitGroup
+	running.Go(func() {
+		for nc, err := requests.Accept(); err == nil; nc, err = requests.Accept() {
+			from := nc.RemoteAddr().String()
+			if !join(k.Lane, nc) {
+				nc.Close()
+			}
+			k.joined.Store(from, true)
+		}
+	})
+	running.Go(func() {
+		for nc, err := sockets.Accept(); err == nil; nc, err = sockets.Accept() {
+			running.Go(func() { k.carry(a, nc) })
+		}
+	})
+	k.Cleanup(func() {
+		requests.Close()
+		sockets.Close()
+		k.Lane.Close()
+		running.Wait()
+		k.Parts.Broker.Close()
+	})
+	return k
+}
+
+// carry opens a WebSocket, and gives it to the lane.
+func (k *Kit) carry(a *app.App, nc net.Conn) {
+	var query string
+	u := ws.Upgrader{OnRequest: func(uri []byte) error {
+		_, query, _ = strings.Cut(string(uri), "?")
+		return nil
+	}}
+	_, err := u.Upgrade(nc)
+	var d transport.Duplex
+	caller := app.Caller{Who: listen.Counted(nc).Who(nil)}
+	if err == nil {
+		asked := request.ConnectOf(query, request.Accepts{}, &caller.Credentials)
+		var o app.Opening
+		if o, err = a.BeginOpen(context.Background(), caller, limit.Sessions, app.OnTopics(asked.Session)); err == nil {
+			d, err = o.Connect(asked, "websocket")
+		}
+	}
+	if err != nil {
+		k.Errorf("a WebSocket was not opened: %v", err)
+		nc.Close()
+		return
+	}
+	d.Conversation = k.Parts.Polls.NewWebSocket(d.Request.Format, false, &listen.Owner{Who: caller.Who, Conn: listen.Of(nc)}, time.Now())
+	d.Request.Format, d.Request.Via = d.Conversation.Format(), transport.ViaWebSocket
+	k.Lane.Carry(context.Background(), nc, d)
+}
+
+func newKit(t testing.TB, way lane.Way, s Settings, control ControlFunc) *Kit {
+	k := &Kit{TB: t, Parts: NewParts(s), control: control}
+	k.WantNoNewSeries()
+	k.Parts.Lane = way
+	return k
+}
+
+// listen listens on loopback. The limiter counts each connection.
+func (k *Kit) listen() net.Listener {
+	k.Helper()
+	l, err := (&net.ListenConfig{Control: k.control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	require.NoError(k, err)
+	return k.Parts.Counted(l)
+}
+
+func (k *Kit) dialTo(ctx context.Context, addr string) (net.Conn, error) {
+	return (&net.Dialer{Control: k.control}).DialContext(ctx, "tcp", addr)
 }
 
 // Addr returns where the kit listens.
@@ -223,8 +307,11 @@ func (l *countedListener) Accept() (net.Conn, error) {
 	return listen.New(nc, counted, l.cfg.Metrics, nil), nil
 }
 
-// Dial connects to the kit's server over the network of its client.
+// Dial connects to the kit's server, over the network of its client if it has one.
 func (k *Kit) Dial() (net.Conn, error) {
+	if k.HTTP == nil {
+		return k.dialTo(context.Background(), k.addr)
+	}
 	return k.HTTP.Transport.(*http.Transport).DialContext(context.Background(), "tcp", "pubsubd")
 }
 
@@ -290,12 +377,19 @@ func (k *Kit) Refused(query, lastEventID string) (status int, answer string) {
 	return k.Get("GET", "/v1/sse?"+query, "", "Last-Event-ID: "+lastEventID)
 }
 
-// Open opens a session.
-func (k *Kit) Open(body string, headers ...string) wire.SessionOpened {
+// Open opens a session over HTTP, or in the registry if the kit has no HTTP.
+func (k *Kit) Open(body string, headers ...string) (opened wire.SessionOpened) {
 	k.Helper()
+	if k.HTTP == nil {
+		var o session.Opening
+		require.NoError(k, json.Unmarshal([]byte(body), &struct{ Topics *[]wire.Start }{&o.Topics}))
+		o.Ack = true
+		s, positions, err := k.Parts.Sessions.Open(context.Background(), o, time.Now())
+		require.NoError(k, err)
+		return wire.SessionOpened{Session: s.ID(), Positions: positions}
+	}
 	status, text := k.Get("POST", "/v1/sessions", body, append(headers, JSONType)...)
 	require.Equal(k, http.StatusCreated, status, text)
-	var opened wire.SessionOpened
 	require.NoError(k, json.Unmarshal([]byte(text), &opened))
 	return opened
 }
@@ -306,9 +400,14 @@ func (k *Kit) OpenA() string {
 	return k.Open(`{"topics":["a"]}`).Session
 }
 
-// Publish publishes JSON over HTTP.
+// Publish publishes JSON over HTTP, or to the broker if the kit has no HTTP.
 func (k *Kit) Publish(topic, data string) {
 	k.Helper()
+	if k.HTTP == nil {
+		_, err := k.Parts.Broker.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: []byte(data)}, 0, time.Now())
+		require.NoError(k, err)
+		return
+	}
 	status, body := k.Get("POST", "/v1/topics/"+topic+"/messages", data, JSONType)
 	require.Equal(k, 200, status, body)
 }
@@ -556,8 +655,10 @@ func (k *Kit) WantGone(n int) { k.Helper(); k.Want(n, k.Gone, "polls that are go
 
 // WantNoLaneConnections waits until the lane has served all its connections to the end.
 func (k *Kit) WantNoLaneConnections() {
-	k.HTTP.CloseIdleConnections()
 	k.Helper()
+	if k.HTTP != nil {
+		k.HTTP.CloseIdleConnections()
+	}
 	require.Eventually(k, func() bool {
 		return testutil.ToFloat64(k.Parts.Metrics.LaneConnections) == 0
 	}, Surely, time.Millisecond)

@@ -50,12 +50,20 @@ func (k *Kit) DialSocket(path string) *SocketSubscriber {
 	return s
 }
 
+// dialSocket connects to where the kit opens WebSockets.
+func (k *Kit) dialSocket(ctx context.Context) (net.Conn, error) {
+	if k.HTTP == nil {
+		return k.dialTo(ctx, k.socketAddr)
+	}
+	return k.Dial()
+}
+
 // TryDialSocket opens a WebSocket. If it is refused, the error is a *wire.Problem.
 func (k *Kit) TryDialSocket(path string) (*SocketSubscriber, error) {
 	k.Helper()
 	var refused *wire.Problem
 	d := ws.Dialer{
-		NetDial: func(context.Context, string, string) (net.Conn, error) { return k.Dial() },
+		NetDial: func(ctx context.Context, _, _ string) (net.Conn, error) { return k.dialSocket(ctx) },
 		OnStatusError: func(status int, _ []byte, answer io.Reader) {
 			resp, err := http.ReadResponse(bufio.NewReader(answer), nil)
 			require.NoError(k, err)
