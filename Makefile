@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python deploy check crash format vet lint darwin modules fuzz bench compare peers scale abuse upgrade clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-long test-web-full web-latency test-python deploy check check-long crash format vet lint darwin modules fuzz bench compare peers scale abuse soak upgrade clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -150,7 +150,16 @@ deploy: $(LINT) ## try the image, a release, and an installation; in a module of
 	cd deploy/checks && $(GO) test -count=1 ./... # what they read is outside of their module, which the cache does not see
 
 check: export EXHAUSTIVE = 1
-check: format vet lint build darwin modules test test-web test-python deploy ## all that must hold before a merge; CI runs this
+check: format vet lint build darwin modules test test-long test-web test-python deploy ## all that must hold before a merge; CI runs this
+
+test-long: ## attack the built daemon: a test that takes too long for each make test
+	$(GO) test -count=1 -tags long ./loadtest/abuse
+
+# What finds rare faults. Each target can be run alone, and longer.
+check-long: export EXHAUSTIVE = 1
+check-long: CRASH_SEEDS = 20000
+check-long: FUZZTIME = 1m
+check-long: check crash fuzz soak upgrade abuse test-web-full ## check, 20,000 seeds of crashes, each fuzz target for a minute, soaks, upgrades, attacks, the whole matrix of browsers; some hours
 
 CRASH_SEEDS ?= 100000
 
@@ -199,6 +208,12 @@ scale: build ## measure how cost grows with clients, topics, bytes …, into loa
 
 abuse: build ## attack pubsubd in twenty-four ways while 2000 clients listen, into loadtest/results, about 15 min; ARGS="-quick": 4 min, into bin/
 	$(GO) run ./loadtest/abuse -pubsubd bin/pubsubd $(ARGS)
+
+SOAK ?= 10m
+
+soak: build ## cut, delay and restart for SOAK (10m) each, without and with the log, and look for a broken promise
+	bin/pubsubd loadtest soak --duration $(SOAK) --seed 7
+	bin/pubsubd loadtest soak --duration $(SOAK) --seed 7 --store
 
 upgrade: ## replace the binary five times under load, with 5,000 subscribers, in each way of deploy/README.md, about 1 min
 	UPGRADE_CLIENTS=5000 $(GO) test -count=1 -timeout 25m -v -run TestUpgradesRefuseNobody ./cmd/pubsubd

@@ -17,14 +17,14 @@ func TestTheLaneDeliversTheSame(t *testing.T) {
 	for part, way := range []lane.Way{lane.HandOff, lane.Channel} {
 		for i, s := range sampleOf(everyPoll(), part) {
 			t.Run(string(way)+" "+s.String(), func(t *testing.T) {
-				transporttest.RunInRealTime(t, someStories(i), func(t *testing.T, b transporttest.Bounds) transporttest.System {
+				transporttest.RunInRealTime(t, someStories(i+3*part, 6), func(t *testing.T, b transporttest.Bounds) transporttest.System {
 					return s.on(newLaneKitFor(t, way, b))
 				})
 			})
 		}
 		for _, s := range sampleOf(everySocket(), part) {
 			t.Run(string(way)+" WebSocket "+s.String(), func(t *testing.T) {
-				transporttest.RunInRealTime(t, transporttest.Sample{}, func(t *testing.T, b transporttest.Bounds) transporttest.System {
+				transporttest.RunInRealTime(t, someStories(part, 2), func(t *testing.T, b transporttest.Bounds) transporttest.System {
 					return s.on(newLaneKitFor(t, way, b))
 				})
 			})

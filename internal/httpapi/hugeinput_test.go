@@ -45,7 +45,7 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 	parameters := []string{
 		"topic", "ack", "mode", "format", "hello", "client", "echo", "max_rate", "last_event_id", "lastEventId", "session", "limit", "after", "ttl", "key",
 	}
-	step := exhaustive.Step(13)
+	step := exhaustive.Step(41)
 	for r, at := range routes(t, newAPI(lanetest.NewParts(lanetest.Settings{})).router) {
 		synctest.Test(t, func(t *testing.T) {
 			k := newKit(t, lanetest.Settings{})
@@ -147,7 +147,7 @@ func TestNoReplyRepeatsAHugeCommand(t *testing.T) {
 			k := newKit(t, lanetest.Settings{})
 			for i, in := range hugeInputs {
 				for b, body := range hugeBodies(t, in) {
-					if (f+i+b)%exhaustive.Step(5) != 0 {
+					if (f+i+b)%exhaustive.Step(13) != 0 {
 						continue
 					}
 					s := k.DialSocket("/v1/ws?format=" + format)
@@ -180,7 +180,7 @@ func TestNoEndRepeatsAHugeOpening(t *testing.T) {
 		k := newBareKit(t, lanetest.Settings{})
 		for i, in := range hugeInputs {
 			for b, body := range hugeBodies(t, in) {
-				if (i+b)%exhaustive.Step(5) != 0 {
+				if (i+b)%exhaustive.Step(13) != 0 {
 					continue
 				}
 				conn := k.dialBare()

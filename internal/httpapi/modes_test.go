@@ -35,7 +35,7 @@ var formatNames = map[frame.Format]string{frame.NDJSON: "json", frame.CBOR: "cbo
 func TestEveryModeDeliversTheSame(t *testing.T) {
 	for i, s := range sampleOf(everyPoll(), 0) {
 		t.Run(s.String(), func(t *testing.T) {
-			transporttest.Run(t, someStories(i), func(t *testing.T, b transporttest.Bounds) transporttest.System {
+			transporttest.Run(t, someStories(i, 3), func(t *testing.T, b transporttest.Bounds) transporttest.System {
 				return s.on(newKit(t, boundsOf(b)))
 			})
 		})
@@ -45,26 +45,26 @@ func TestEveryModeDeliversTheSame(t *testing.T) {
 func TestAnEventStreamDeliversTheSame(t *testing.T) {
 	for i, ids := range []idKind{ofOneTopic, ofSeveral, referring, attached} {
 		if exhaustive.On() || i%2 == 1 {
-			t.Run("by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 0) })
+			t.Run("by "+string(ids), func(t *testing.T) { sseSuite(t, someStories(i>>1, 2), ids, 0) })
 		}
 		if exhaustive.On() || i%2 == 0 {
-			t.Run("cut often, by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 3) })
+			t.Run("cut often, by "+string(ids), func(t *testing.T) { sseSuite(t, someStories(i>>1, 2), ids, 3) })
 		}
 	}
 }
 
-// someStories returns the sample of stories for the i-th of several systems: three neighbours
+// someStories returns the sample of stories for the i-th of several systems: so many neighbours
 // together play all.
-func someStories(i int) transporttest.Sample {
-	return transporttest.Sample{First: i, Step: exhaustive.Step(3)}
+func someStories(i, together int) transporttest.Sample {
+	return transporttest.Sample{First: i, Step: exhaustive.Step(together)}
 }
 
 // sseSuite makes each subscriber reconnect after this many events. Tests with a queue
 // bound do not reconnect: lost frames would cause new gaps again and again. Nobody
 // acknowledges, so Unacked keeps its default. It bounds how far back an event id may
 // refer.
-func sseSuite(t *testing.T, ids idKind, every int) {
-	transporttest.Run(t, transporttest.Sample{}, func(t *testing.T, b transporttest.Bounds) transporttest.System {
+func sseSuite(t *testing.T, stories transporttest.Sample, ids idKind, every int) {
+	transporttest.Run(t, stories, func(t *testing.T, b transporttest.Bounds) transporttest.System {
 		cut := every
 		if b.Queue > 0 {
 			cut = 0

@@ -18,7 +18,7 @@ import (
 func TestAWebSocketDeliversTheSame(t *testing.T) {
 	for i, w := range everySocket() {
 		t.Run(w.String(), func(t *testing.T) {
-			transporttest.Run(t, someStories(i), func(t *testing.T, b transporttest.Bounds) transporttest.System {
+			transporttest.Run(t, someStories(i, 4), func(t *testing.T, b transporttest.Bounds) transporttest.System {
 				return w.on(newKit(t, boundsOf(b)))
 			})
 		})

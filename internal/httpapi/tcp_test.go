@@ -22,11 +22,11 @@ import (
 )
 
 func TestATCPConnectionDeliversTheSame(t *testing.T) {
-	for name, attached := range map[string]bool{"of its own": false, "of a session": true} {
+	for i, name := range []string{"of its own", "of a session"} {
 		t.Run(name, func(t *testing.T) {
-			transporttest.Run(t, transporttest.Sample{}, func(t *testing.T, b transporttest.Bounds) transporttest.System {
+			transporttest.Run(t, someStories(i, 2), func(t *testing.T, b transporttest.Bounds) transporttest.System {
 				k := newBareKit(t, boundsOf(b))
-				return &duplexSystem{system: k.system, attached: attached, dial: k.dialFor}
+				return &duplexSystem{system: k.system, attached: i == 1, dial: k.dialFor}
 			})
 		})
 	}

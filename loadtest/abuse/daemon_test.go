@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,4 +17,10 @@ func TestWhatRoseIsToldByLabel(t *testing.T) {
 	}
 	require.Equal(t, map[string]int64{"calls": 2, "rates.polls.address": 3}, rises(before, after, "pubsubd_limited_total"))
 	require.InDelta(t, 11, sum(after, "pubsubd_limited_total"), 0)
+}
+
+func TestADaemonThatDoesNotStart(t *testing.T) {
+	var log bytes.Buffer
+	require.Equal(t, exitFailed, start(t.Context(), []string{"-pubsubd", "no-such-program", "-out", t.TempDir()}, nil, nil, &log))
+	require.Contains(t, log.String(), "start the server")
 }

@@ -1,3 +1,5 @@
+//go:build long
+
 package main
 
 import (
@@ -69,10 +71,4 @@ func fewMisses(t *testing.T, perSecond, burst int) (file string) {
 	file = filepath.Join(t.TempDir(), "limits.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(fewer), 0o600))
 	return file
-}
-
-func TestADaemonThatDoesNotStart(t *testing.T) {
-	var log bytes.Buffer
-	require.Equal(t, exitFailed, start(t.Context(), []string{"-pubsubd", "no-such-program", "-out", t.TempDir()}, nil, nil, &log))
-	require.Contains(t, log.String(), "start the server")
 }
