@@ -101,7 +101,7 @@ ifeq ($(RACE),)
 endif
 	$(GO) test $(RACE) -ldflags=-s -timeout 25m -p 4 -parallel 4 ./... # tests wait more than they compute
 	$(GO) test ./internal/store # the crash simulator is not built with the race detector
-	$(GO) test -run Allocates ./internal/app ./internal/lane ./internal/transport ./internal/frame ./internal/memory ./pkg/wire/cbor
+	$(GO) test -run "Allocates|Account" ./internal/app ./internal/lane ./internal/session ./internal/transport ./internal/frame ./internal/memory ./pkg/wire/cbor
 
 # The Python client's tests have their tools in .tools, at the versions and hashes of its lock file.
 PYTHON_CLIENT := pkg/pubsubpy

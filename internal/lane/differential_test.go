@@ -158,7 +158,7 @@ func TestTheLaneAnswersAsNetHTTPDoes(t *testing.T) {
 
 // sampleOf returns all scripts, or a sample that depends on part.
 func sampleOf(scripts []script, part int) (sample []script) {
-	step := exhaustive.Step(32)
+	step := exhaustive.Step(64)
 	for i := part % step; i < len(scripts); i += step {
 		sample = append(sample, scripts[i])
 	}

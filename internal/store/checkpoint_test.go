@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 )
 
 // A checkpoint replaces older files. What follows it is read over it.
@@ -61,7 +62,7 @@ func TestACheckpointIsMadeWhenSegmentsHaveGrown(t *testing.T) {
 func TestManyStartsLeaveFewFiles(t *testing.T) {
 	d := newDisk(t)
 	d.cfg.Logger = zap.NewNop()
-	for range 2 * spareSegments {
+	for range spareSegments + spareSegments/exhaustive.Step(8) {
 		d.mustStart()
 		d.publish("a", "1")
 		for d.wal.checkpointStep(time.Now()) {

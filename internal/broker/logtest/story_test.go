@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -75,7 +76,7 @@ func (w *world) replace(i int, next func(*broker.Broker) *broker.Broker) {
 // onEveryLog runs a story on each of the logs.
 func onEveryLog(t *testing.T, config broker.Config, story func(w *world)) {
 	for name, build := range logs {
-		for seed := range uint64(2) {
+		for seed := range uint64(2 / exhaustive.Step(2)) {
 			t.Run(fmt.Sprintf("%s %d", name, seed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := &world{T: t, seed: seed, config: config, settle: func() {}, stop: func() {}, calls: make(chan struct{}, 32)}
