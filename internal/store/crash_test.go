@@ -336,7 +336,7 @@ func (w *world) story() string {
 //
 // Without them, it runs for 30 s if tests are exhaustive, else a few seeds.
 const (
-	fewSeeds = 100
+	fewSeeds = 40
 	longRun  = 30 * time.Second
 )
 

@@ -63,7 +63,7 @@ func changeEachByte(t *testing.T, mode SyncMode, end func(w *world)) {
 	starts, refused, announced := 0, 0, 0
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, name := range sortedKeys(files) {
-		for i := rng.IntN(exhaustive.Step(17)); i < len(files[name]); i += exhaustive.Step(17) {
+		for i := rng.IntN(exhaustive.Step(101)); i < len(files[name]); i += exhaustive.Step(101) {
 			by := byte(1) << rng.IntN(8)
 			if rng.IntN(4) == 0 {
 				by = 0xff
