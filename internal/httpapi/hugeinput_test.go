@@ -45,7 +45,7 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 	parameters := []string{
 		"topic", "ack", "mode", "format", "hello", "client", "echo", "max_rate", "last_event_id", "lastEventId", "session", "limit", "after", "ttl", "key",
 	}
-	step := exhaustive.Step(41)
+	step := exhaustive.Step(13)
 	for r, at := range routes(t, newAPI(lanetest.NewParts(lanetest.Settings{})).router) {
 		synctest.Test(t, func(t *testing.T) {
 			k := newKit(t, lanetest.Settings{})
@@ -64,6 +64,9 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 				wantShort(t, resp.StatusCode, string(answer[:n]), at)
 			}
 			for i, in := range hugeInputs {
+				if (r+i)%exhaustive.Step(4) != 0 { // each on some routes
+					continue
+				}
 				escaped := url.QueryEscape(in)
 				for n, name := range parameters {
 					if (r+i+n)%step == 0 {
