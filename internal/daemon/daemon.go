@@ -182,7 +182,6 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 		Log:     log,
 
 		AccessLog: d.accessLog,
-		Traces:    traces,
 	})
 	d.tcp = transport.NewPort(d.api.Lane)
 	d.public = d.server(d.api)

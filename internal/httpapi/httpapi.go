@@ -29,7 +29,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Config is what an API is made of. All fields but the last two are required.
+// Config is what an API is made of. All fields but the last are required.
 type Config struct {
 	App     *app.App
 	Limiter *limit.Limiter
@@ -48,9 +48,8 @@ type Config struct {
 	// Log gets the origins whose pages are refused.
 	Log *zap.Logger
 
-	// AccessLog and Traces may be nil: then there are none.
+	// AccessLog may be nil: then there is none.
 	AccessLog *observe.AccessLog
-	Traces    *observe.Traces
 }
 
 // An API is the handler of the public listener. All methods may be called concurrently.
@@ -88,7 +87,7 @@ func New(cfg Config) *API {
 	})
 	a.Lane = lane.New(lane.Config{
 		App: a.App, Polls: a.Polls, Limiter: a.Limiter, Metrics: a.Metrics, Origins: a.origins, Hosts: a.Hosts, Way: a.Way,
-		AccessLog: a.AccessLog, Traces: a.Traces,
+		AccessLog: a.AccessLog,
 	})
 	return a
 }

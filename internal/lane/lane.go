@@ -38,7 +38,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Config configures a Lane. All fields are required, but AccessLog and Traces may be nil.
+// Config configures a Lane. All fields but AccessLog are required.
 type Config struct {
 	App     *app.App
 	Polls   *transport.Server
@@ -48,7 +48,6 @@ type Config struct {
 	Hosts   *cors.Hosts
 
 	AccessLog *observe.AccessLog
-	Traces    *observe.Traces
 
 	Way Way
 }

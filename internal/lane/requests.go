@@ -168,7 +168,7 @@ func (c *conn) servePublish(r *parsed) {
 		})
 		return
 	}
-	ctx := c.lane.cfg.Traces.Continue(c.lane.life, r.fields.traceparent, r.fields.tracestate)
+	ctx := observe.Continue(c.lane.life, r.fields.traceparent, r.fields.tracestate)
 	c.accept(r, blanksBehindPost)
 	published, over := wire.Published{}, true
 	p, m, err := beginPublish(ctx, a, caller, h, body)

@@ -264,22 +264,14 @@ func Without(ctx context.Context) context.Context {
 // Continue returns ctx with the trace that a client's headers name, or ctx as it is if
 // traceparent is not valid (W3C Trace Context, section 3.2).
 func Continue(ctx context.Context, traceparent, tracestate string) context.Context {
-	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent, "tracestate": tracestate})
-}
-
-// Continue is the function Continue, if there are traces.
-func (t *Traces) Continue(ctx context.Context, traceparent, tracestate string) context.Context {
-	if t == nil || traceparent == "" {
+	if traceparent == "" {
 		return ctx
 	}
-	return Continue(ctx, traceparent, tracestate)
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent, "tracestate": tracestate})
 }
 
 // TraceID returns the id of the trace that a traceparent names, or "".
 func TraceID(traceparent string) string {
-	if traceparent == "" {
-		return ""
-	}
 	of := trace.SpanContextFromContext(Continue(context.Background(), traceparent, ""))
 	if !of.IsValid() {
 		return ""

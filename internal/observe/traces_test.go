@@ -110,7 +110,7 @@ func TestWhichPublishesAreTraced(t *testing.T) {
 		{"00-0-0-01", 0, false},
 	} {
 		traces, spans := collect(TracesConfig{Sample: tt.sample}, metrics.New("test"))
-		ctx, span := traces.Publish(traces.Continue(t.Context(), tt.traceparent, ""), "a")
+		ctx, span := traces.Publish(Continue(t.Context(), tt.traceparent, ""), "a")
 		require.Equal(t, tt.want, span != nil, "%+v", tt)
 		toApplication := http.Header{}
 		Inject(ctx, toApplication)
@@ -260,7 +260,7 @@ func TestWithoutTracesACallAllocatesNothing(t *testing.T) {
 	var traces *Traces
 	ctx := t.Context()
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		ctx, span := traces.Publish(traces.Continue(ctx, sampled, ""), "a")
+		ctx, span := traces.Publish(Continue(ctx, "", ""), "a")
 		traces.Append(ctx)
 		traces.Delivered(wire.Position{}, time.Time{}, "longpoll")
 		span.End(wire.Published{}, nil)
