@@ -19,8 +19,8 @@ func serveCommand() *cobra.Command {
 		Short: "Run the daemon",
 		Long: `Run the daemon until SIGTERM or SIGINT. Then drain: let clients leave within the drain
 window. A second signal ends the daemon at once. With --store, topics and positions
-survive restarts and crashes; with --state, only planned restarts. On SIGHUP, the
-daemon reads its settings and certificates again. It applies the changes that need no
+survive restarts and crashes; with --store-sync=stop, only planned restarts. On SIGHUP,
+the daemon reads its settings and certificates again. It applies the changes that need no
 restart, without closing connections, and logs errors and changes that need a restart.
 
 Every setting is a flag, an environment variable PUBSUBD_…, and a key in the file that

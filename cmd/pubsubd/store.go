@@ -81,6 +81,10 @@ func openStore(dir string) (store.Snapshot, error) {
 		return nil, fmt.Errorf("%w (%s)", err, remedy)
 	}
 	names, err := files.List()
+	if slices.Contains(names, store.UsedName) {
+		return nil, errors.Join(files.Close(), fmt.Errorf("%s has no log now: a daemon with store.sync: stop runs, or has crashed. "+
+			"It writes the log when it stops; after a crash, the next start begins a new epoch", dir))
+	}
 	isOfLog := func(name string) bool { return store.KindOf(name) != store.KindOther }
 	if err != nil || !slices.ContainsFunc(names, isOfLog) {
 		return nil, errors.Join(err, files.Close(), fmt.Errorf("%s has no log: %s", dir, remedy))

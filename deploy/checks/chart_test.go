@@ -246,7 +246,7 @@ networkPolicy: {egress: [{to: [{ipBlock: {cidr: 203.0.113.7/32}}], ports: [{port
 	require.Contains(t, open["notes"], "with the rights of settings.auth")
 }
 
-// The pod is not killed while it drains, closes its log or reads a state file.
+// The pod is not killed while it drains, or closes its log.
 func TestThePodOutlastsTheDrainAndTheState(t *testing.T) {
 	for values, window := range map[string]string{"": "10s", everything: "30s"} {
 		manifests := mustRender(t, values)

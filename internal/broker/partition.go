@@ -16,8 +16,8 @@ import (
 // A partition has the topics whose offsets come from one sequence of the log. The
 // in-memory log has one partition.
 //
-// One more partition, Broker.local, has the presence topics. No log and no state file has
-// them: they tell what this process sees, so they begin with it, in an epoch of their own.
+// One more partition, Broker.local, has the presence topics. No log has them: they tell
+// what this process sees, so they begin with it, in an epoch of their own.
 type partition struct {
 	epoch     atomic.Pointer[string] // of the offsets; each topic has a copy
 	floor     atomic.Uint64          // highest offset of a topic that was forgotten, of any name

@@ -43,7 +43,7 @@ func TestPresenceTopicsBeginAnewWithTheProcess(t *testing.T) {
 
 		next := newBroker(Config{})
 		require.NoError(t, b.Export(func(e Entry) error {
-			require.False(t, isLocal(e.Message.Position.Topic), "a state file has %s", e.Message.Position)
+			require.False(t, isLocal(e.Message.Position.Topic), "the export has %s", e.Message.Position)
 			m := *e.Message
 			e.Message = &m
 			_, err := next.Apply(e)

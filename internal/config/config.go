@@ -85,11 +85,6 @@ type Config struct {
 	// three quarters of it. Default 10 s; 0 ends all sessions at once and does not wait.
 	DrainWindow time.Duration
 
-	// StateFile, if not empty, keeps topics over a planned restart. The daemon writes it at
-	// the end of a drain, and loads and removes it at start. With Store.Dir it is only read,
-	// by the first start.
-	StateFile string
-
 	// Store keeps topics in a write-ahead log. Default none.
 	Store Store
 

@@ -11,6 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
+	"github.com/pubsubd/pubsubd/internal/store"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -33,6 +34,12 @@ func (c Config) Warnings() (warnings []string) {
 	}
 	if c.Store.Bytes > 0 && c.Store.Dir == "" {
 		warnings = append(warnings, "store.bytes has no effect without a log: set store.dir (--store) to the folder of the log")
+	}
+	if c.Store.Bytes > 0 && c.Store.Sync == store.SyncStop {
+		warnings = append(warnings, "store.bytes has no effect with store.sync: stop, because nothing is written while the daemon runs: memory.budget limits the topics")
+	}
+	if c.Store.Sync == store.SyncStop && c.Store.Dir == "" {
+		warnings = append(warnings, "store.sync: stop has no effect without a folder: set store.dir (--store), or each restart loses the topics")
 	}
 	warn("hooks.publish", c.PublishHook, "publishes")
 	warn("hooks.authorize", c.AuthorizeHook.Config, "requests to subscribe")

@@ -182,10 +182,19 @@ func TestTheBoundOfTheLog(t *testing.T) {
 	require.ErrorContains(t, err, "store.bytes is 64MiB, less than four times history.bytes (17MiB): raise it")
 	_, err = load(t, "store: {dir: /s, bytes: 1MiB, sync: 2s}\n", nil)
 	require.ErrorContains(t, err, `store.bytes is "1MiB": want bytes, such as 4096, 64KiB or 1MiB, of at least 64MiB, or off`)
-	require.ErrorContains(t, err, `store.sync is "2s": want 1s, always or never`)
+	require.ErrorContains(t, err, `store.sync is "2s": want 1s, always, never or stop`)
 
 	c, err = load(t, "store: {bytes: 64MiB}\nhistory: {bytes: 17MiB}\n", nil)
 	require.NoError(t, err)
 	require.Len(t, c.Warnings(), 1)
 	require.Contains(t, c.Warnings()[0], "store.dir (--store)")
+	for yaml, want := range map[string]string{
+		"store: {dir: /s, sync: stop, bytes: 64MiB}\n": "store.bytes has no effect with store.sync: stop",
+		"store: {sync: stop}\n":                        "store.sync: stop has no effect without a folder",
+	} {
+		c, err = load(t, yaml, nil)
+		require.NoError(t, err)
+		require.Len(t, c.Warnings(), 1)
+		require.Contains(t, c.Warnings()[0], want)
+	}
 }

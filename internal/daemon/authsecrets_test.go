@@ -23,7 +23,7 @@ import (
 
 // A run uses tokens, an API key, the key of operators and session ids wherever they can be
 // sent, rightly and wrongly. Afterwards none of them is in a log entry, a refusal, a metric, a
-// profile, the list of sessions, the state file or the file of revocations.
+// profile, the list of sessions, the state or the file of revocations.
 func TestNoSecretOfAuthorisationGetsOut(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
@@ -34,7 +34,8 @@ func TestNoSecretOfAuthorisationGetsOut(t *testing.T) {
 		t.Run(lane, func(t *testing.T) {
 			d := start(t, func(c *config.Config) {
 				c.Auth.Keys, c.Auth.APIKeys, c.Auth.Revocations = []string{file("hmac")}, file("keys"), file("revoked."+lane)
-				c.Admin.KeyFile, c.StateFile, c.Listen.TCP = operatorsKey(t), file("state."+lane), "127.0.0.1:0"
+				c.Admin.KeyFile, c.Listen.TCP = operatorsKey(t), "127.0.0.1:0"
+				keptIn(file("state." + lane))(c)
 				c.Log.Level, c.Lane = "debug", lane
 			})
 			good, expired := tokenFor(time.Now().Add(time.Hour)), tokenFor(time.Now().Add(-time.Minute))
@@ -90,8 +91,11 @@ func TestNoSecretOfAuthorisationGetsOut(t *testing.T) {
 			require.Contains(t, text, "unauthorized")
 			out.WriteString(text)
 			require.NoError(t, d.wait())
-			for _, name := range []string{"state.", "revoked."} {
-				text, err := os.ReadFile(file(name + lane))
+			checkpoints, err := filepath.Glob(filepath.Join(file("state."+lane), "*.checkpoint"))
+			require.NoError(t, err)
+			require.Len(t, checkpoints, 1)
+			for _, path := range append(checkpoints, file("revoked."+lane)) {
+				text, err := os.ReadFile(path)
 				require.NoError(t, err)
 				out.Write(text)
 			}

@@ -30,7 +30,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/session"
-	"github.com/pubsubd/pubsubd/internal/store"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
@@ -44,7 +43,6 @@ type Daemon struct {
 	cfg      config.Config // at the start; see Config
 	log      *zap.Logger
 	metrics  *metrics.Metrics
-	kept     *store.File
 	feed     *feed
 	broker   *broker.Broker
 	limiter  *limit.Limiter
@@ -87,8 +85,7 @@ type Daemon struct {
 
 // New builds a daemon's parts. cfg must be valid. log takes entries of every level; cfg
 // chooses among them. m is of this daemon alone. New fails if the certificate, a file of keys, the file of revocations or
-// the state file cannot be used, or if another running daemon has one of the last two. These
-// are this daemon's until Listen fails or Run returns.
+// the folder of the log cannot be used, or if another running daemon has one of the last two.
 func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err error) {
 	level := zap.NewAtomicLevelAt(levelOf(cfg))
 	all := log // for the access log, which has no level
@@ -121,15 +118,7 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	if err != nil {
 		return nil, err
 	}
-	kept, err := store.Open(cfg.StateFile, feed.files, manager.busy)
-	if err != nil {
-		return nil, err
-	}
-	now := time.Now()
-	b, err := kept.Restore(func() *broker.Broker { return feed.broker(brokerConfig(cfg), now) }, now)
-	if err != nil {
-		return nil, err
-	}
+	b := feed.broker(brokerConfig(cfg), time.Now())
 	files := listen.OpenFilesLimit()
 	limiter := limit.New(limitConfig(cfg, files), m)
 	sessions, limits := cfg.Session, limiter.Config()
@@ -143,7 +132,7 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	members := presence.New(b, m)
 	sessions.Presence = members
 	d = &Daemon{
-		cfg: cfg, log: log, metrics: m, kept: kept, feed: feed, broker: b, limiter: limiter, files: files, manager: manager,
+		cfg: cfg, log: log, metrics: m, feed: feed, broker: b, limiter: limiter, files: files, manager: manager,
 		sessions:    session.NewRegistry(sessions, b, m),
 		members:     members,
 		hooks:       hooks,
@@ -154,7 +143,6 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	}
 	if cfg.ACME.On() {
 		if d.acme, err = acme.New(cfg.ACME, m, log); err != nil {
-			kept.Release()
 			return nil, err
 		}
 		d.certificate = listen.NewManagedCertificate(d.acme, acme.Protocol, clients, log)
@@ -245,7 +233,6 @@ const filesTimeout = 5 * time.Second
 // release gives up the files that only one daemon has at a time. It waits only for a while for
 // those of the authority: a revocation or a look at the keys may hang in the file system.
 func (d *Daemon) release() {
-	d.kept.Release()
 	closed := make(chan struct{})
 	go func() {
 		d.watching.Wait()
@@ -275,8 +262,7 @@ func (d *Daemon) closeListeners() error {
 // Run serves until ctx ends, and then drains, after drain.delay. In a drain, readiness fails, and the
 // daemon refuses new sessions and messages. Sessions end one after the other, and their polls
 // and streams get the reason. Answers that outlast the drain window are cut off. At the
-// end Run closes the log, or writes the state file, if there is one. The error is that of a
-// server, of the log, or of the state file. Before, while the log is read, only the admin
+// end Run closes the log. The error is that of a server or of the log. Before, while the log is read, only the admin
 // listener is served. If ctx ends by then, Run serves nobody and leaves the files as they are.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.release()
@@ -288,7 +274,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 	}
 	running.Go(func() { serve(d.admin, d.adminSocket) }) // /readyz says how far the start is
-	if err := d.recover(ctx); err != nil {
+	if err := d.feed.start(ctx, d.broker); err != nil {
 		closed := d.closeListeners()
 		_ = d.admin.Close() // its listener is closed already
 		running.Wait()
@@ -334,27 +320,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.spare.Close()
 	err = errors.Join(err, d.feed.stop())
 	d.broker.Close() // the drain waited for every publish
-	return errors.Join(err, d.kept.Save(d.log, d.broker))
+	return err
 }
 
 // endRevoked ends sessions whose keys were removed or have changed.
 func (d *Daemon) endRevoked() {
 	d.log.Info("keys were removed or have changed: their sessions have ended", zap.Int("ended", d.sessions.EndRevoked()))
-}
-
-// recover reads the log, and then takes over the state file. If the daemon is told to stop
-// meanwhile, the file stays.
-func (d *Daemon) recover(ctx context.Context) error {
-	if ctx.Err() != nil { // stopped while the state was read: writing it again may exceed the manager's timeout
-		return ctx.Err()
-	}
-	if err := d.feed.start(ctx, d.broker); err != nil {
-		return err
-	}
-	if err := d.kept.TakeOver(d.log, d.broker); err != nil {
-		return errors.Join(err, d.feed.stop())
-	}
-	return nil
 }
 
 // manageCertificates begins to get and renew certificates by ACME, if that is configured.

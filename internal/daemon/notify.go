@@ -84,8 +84,7 @@ const (
 )
 
 // busy requests more time, at once and repeatedly until over is called. It is for the
-// state file: to write 435 MiB took 7.3 s on a shared machine, and to read them 18 s. A
-// kill in the middle loses all of it.
+// log on disk. With SyncStop, a kill while it is written loses all of it.
 func (n *notifier) busy() (over func()) {
 	n.tell(extend(busyFor))
 	done, stop := context.WithTimeout(context.Background(), busyAtMost)

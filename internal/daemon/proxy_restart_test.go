@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -131,7 +130,7 @@ func startRestarting(t *testing.T, origins ...string) *restarting {
 	t.Helper()
 	r := &restarting{
 		T: t, listen: config.Listen{Public: freePort(t), Admin: freePort(t)}, origins: origins,
-		state: filepath.Join(t.TempDir(), "state"),
+		state: t.TempDir(),
 	}
 	r.startAgain()
 	return r
@@ -140,12 +139,13 @@ func startRestarting(t *testing.T, origins ...string) *restarting {
 func (r *restarting) startAgain() {
 	r.Helper()
 	r.running = start(r.T, func(c *config.Config) {
-		c.Listen, c.StateFile, c.Origins = r.listen, r.state, r.origins
+		keptIn(r.state)(c)
+		c.Listen, c.Origins = r.listen, r.origins
 	})
 }
 
 // publishElsewhere publishes a message while the daemon is down. No subscriber can be
-// connected then: the message is in the state file when the daemon starts again.
+// connected then: the message is in the state when the daemon starts again.
 func (r *restarting) publishElsewhere() wire.Position {
 	r.Helper()
 	d := start(r.T, keptIn(r.state))

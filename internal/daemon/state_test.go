@@ -15,11 +15,13 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/store"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func keptIn(path string) func(c *config.Config) {
-	return func(c *config.Config) { c.StateFile = path }
+// keptIn has a daemon keep its topics in a folder, over planned restarts.
+func keptIn(dir string) func(c *config.Config) {
+	return func(c *config.Config) { c.Store.Dir, c.Store.Sync = dir, store.SyncStop }
 }
 
 // published publishes a message to topic a and returns its position.
@@ -48,23 +50,22 @@ func filesIn(t *testing.T, folder string) []string {
 }
 
 func TestAPlannedRestartKeepsTheEpoch(t *testing.T) {
-	folder := t.TempDir()
-	path := filepath.Join(folder, "state")
-	one := start(t, keptIn(path))
-	one.wantLogged("no state file: a new epoch begins")
+	dir := t.TempDir()
+	one := start(t, keptIn(dir))
 	had := one.published()
 	last := one.published()
-	require.Equal(t, []string{"state.lock"}, filesIn(t, folder), "a crash now leaves none")
+	require.Equal(t, []string{"store.lock", "used"}, filesIn(t, dir), "a crash now leaves no state")
 	require.NoError(t, one.wait())
 	one.wantLogged("the state was written")
-	require.Equal(t, []string{"state", "state.lock"}, filesIn(t, folder))
-	s, err := os.Stat(path)
+	files := filesIn(t, dir)
+	require.Equal(t, []string{"00000000000000000002.checkpoint", "store.lock"}, files)
+	s, err := os.Stat(filepath.Join(dir, files[0]))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), s.Mode(), "it holds payloads")
 
-	two := start(t, keptIn(path))
-	two.wantLogged("the state was restored")
-	require.Equal(t, []string{"state.lock"}, filesIn(t, folder), "a crash now must not go on from there again")
+	two := start(t, keptIn(dir))
+	two.wantLogged("the log on disk was read: nothing is lost")
+	require.Equal(t, []string{"store.lock", "used"}, filesIn(t, dir), "a crash now must not go on from there again")
 	status, frames := two.get("http://" + two.PublicAddr() + "/v1/poll?topic=" + had.String())
 	require.Equal(t, 200, status)
 	require.Contains(t, frames, `{"position":"`+last.String()+`"`)
@@ -72,14 +73,30 @@ func TestAPlannedRestartKeepsTheEpoch(t *testing.T) {
 	last.Offset++
 	require.Equal(t, last, two.published())
 	require.NoError(t, two.wait())
-	require.Equal(t, []string{"state", "state.lock"}, filesIn(t, folder))
+	require.Equal(t, []string{"00000000000000000003.checkpoint", "store.lock"}, filesIn(t, dir))
 }
 
-// The state file has no presence: it begins anew, and no other position notices.
+// A daemon crashes. The next one says so, and begins a new epoch.
+func TestACrashLosesTheState(t *testing.T) {
+	dir := t.TempDir()
+	one := start(t, keptIn(dir))
+	had := one.published()
+	require.NoError(t, one.wait())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "used"), nil, 0o600)) // as if it had started again, and crashed
+
+	two := start(t, keptIn(dir))
+	two.wantLogged("the last daemon did not write the topics at its end")
+	_, frames := two.get("http://" + two.PublicAddr() + "/v1/poll?hello=true&topic=" + had.String())
+	require.Contains(t, frames, `"reason":"restarted"`)
+	require.Equal(t, []string{"store.lock", "used"}, filesIn(t, dir))
+	require.NoError(t, two.wait())
+}
+
+// The state has no presence: it begins anew, and no other position notices.
 func TestAPlannedRestartBeginsPresenceAnew(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state")
+	dir := t.TempDir()
 	withPresence := func(c *config.Config) {
-		c.StateFile = path
+		keptIn(dir)(c)
 		c.Broker.Rules = []broker.Rule{{Name: "a", Pattern: "a", Presence: true}}
 	}
 	one := start(t, withPresence)
@@ -89,7 +106,7 @@ func TestAPlannedRestartBeginsPresenceAnew(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, one.broker.Tell(was.Position.Topic, "k", []byte("1"), time.Now()))
 	require.NoError(t, one.wait())
-	state, err := os.ReadFile(path)
+	state, err := os.ReadFile(filepath.Join(dir, "00000000000000000001.checkpoint"))
 	require.NoError(t, err)
 	require.NotContains(t, string(state), "_presence")
 
@@ -101,51 +118,35 @@ func TestAPlannedRestartBeginsPresenceAnew(t *testing.T) {
 	require.NoError(t, two.wait())
 }
 
-// A damaged state file is not used, but kept for inspection.
-func TestADamagedStateFileIsMovedAside(t *testing.T) {
-	folder := t.TempDir()
-	path := filepath.Join(folder, "state")
-	require.NoError(t, os.WriteFile(path, []byte("listen:\n  public: :8080\n"), 0o600))
-	require.NoError(t, os.WriteFile(path+".new", []byte("half of a st"), 0o644))
-	d := start(t, keptIn(path))
-	d.wantLogged("cannot be read and was moved aside")
-	entry := d.logged.FilterMessageSnippet("moved aside").All()[0]
-	require.Equal(t, zap.WarnLevel, entry.Level)
-	require.Contains(t, entry.ContextMap()["error"], "line 1: this is not a state file of pubsubd")
-	require.Equal(t, []string{"state.lock", "state.unreadable"}, filesIn(t, folder))
-	aside, err := os.ReadFile(path + ".unreadable")
+// A byte of the state changes while no daemon runs. The start is refused in words, and
+// changes nothing.
+func TestADamagedStateRefusesTheStart(t *testing.T) {
+	dir := t.TempDir()
+	one := start(t, keptIn(dir))
+	one.published()
+	require.NoError(t, one.wait())
+	name := filesIn(t, dir)[0]
+	whole, err := os.ReadFile(filepath.Join(dir, name))
 	require.NoError(t, err)
-	require.Equal(t, "listen:\n  public: :8080\n", string(aside))
-	require.NoError(t, d.wait())
-	require.Equal(t, []string{"state", "state.lock", "state.unreadable"}, filesIn(t, folder))
+	whole[len(whole)/2] ^= 1
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name), whole, 0o600))
+	err = listening(t, dir).Run(t.Context())
+	require.ErrorContains(t, err, "store: "+name+" has a bad record at byte ")
+	require.ErrorContains(t, err, "pubsubd store repair")
+	require.Equal(t, []string{name, "store.lock"}, filesIn(t, dir))
 }
 
-func TestAnUnusableStateFileFailsTheStart(t *testing.T) {
-	folder := t.TempDir()
-	for path, why := range map[string]string{
-		filepath.Join(folder, "none", "state"): "no such file or directory",
-		folder:                                 "is not a regular file",
-		"/proc/state":                          "state: ",
-	} {
-		cfg := config.Default()
-		cfg.StateFile = path
-		_, err := New(cfg, zap.NewNop(), metrics.New("test"))
-		require.ErrorContains(t, err, why)
-		require.ErrorContains(t, err, "--state")
-	}
-	require.Empty(t, filesIn(t, folder))
-}
-
-// A daemon that cannot listen leaves the state file for the next one.
-func TestAFailedListenLeavesTheStateFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state")
+// A daemon that cannot listen leaves the state for the next one.
+func TestAFailedListenLeavesTheState(t *testing.T) {
+	path := t.TempDir()
 	one := start(t, keptIn(path))
 	had := one.published()
 	require.NoError(t, one.wait())
 
 	other := start(t, nil)
 	cfg := config.Default()
-	cfg.StateFile, cfg.Listen = path, config.Listen{Public: other.PublicAddr(), Admin: "127.0.0.1:0"}
+	keptIn(path)(&cfg)
+	cfg.Listen = config.Listen{Public: other.PublicAddr(), Admin: "127.0.0.1:0"}
 	d, err := New(cfg, zap.NewNop(), metrics.New("test"))
 	require.NoError(t, err)
 	require.Error(t, d.Listen())
@@ -153,22 +154,22 @@ func TestAFailedListenLeavesTheStateFile(t *testing.T) {
 	require.Equal(t, had.Epoch, start(t, keptIn(path)).published().Epoch)
 }
 
-// A daemon is stopped before it serves. It leaves the state file untouched for the next
+// A daemon is stopped before it serves. It leaves the state untouched for the next
 // daemon, and closes its listeners.
-func TestAnEarlyStopLeavesTheStateFile(t *testing.T) {
-	folder := t.TempDir()
-	path := filepath.Join(folder, "state")
+func TestAnEarlyStopLeavesTheState(t *testing.T) {
+	path := t.TempDir()
 	one := start(t, keptIn(path))
 	had := one.published()
 	require.NoError(t, one.wait())
-	before, err := os.Stat(path)
+	file := filepath.Join(path, filesIn(t, path)[0])
+	before, err := os.Stat(file)
 	require.NoError(t, err)
 
 	d := listening(t, path)
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	require.NoError(t, d.Run(stopped))
-	after, err := os.Stat(path)
+	after, err := os.Stat(file)
 	require.NoError(t, err)
 	require.True(t, os.SameFile(before, after), "it was not removed and written again")
 	for _, address := range []string{d.PublicAddr(), d.AdminAddr()} {
@@ -178,63 +179,34 @@ func TestAnEarlyStopLeavesTheStateFile(t *testing.T) {
 	require.Equal(t, had.Epoch, start(t, keptIn(path)).published().Epoch)
 }
 
-// listening returns a daemon that has read the state and listens, but does not run.
+// listening returns a daemon that listens, but does not run.
 func listening(t *testing.T, path string) *Daemon {
 	t.Helper()
 	cfg := config.Default()
-	cfg.StateFile, cfg.Listen = path, config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+	keptIn(path)(&cfg)
+	cfg.Listen = config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
 	d, err := New(cfg, zap.NewNop(), metrics.New("test"))
 	require.NoError(t, err)
 	require.NoError(t, d.Listen())
 	return d
 }
 
-// The folder of the state file is gone when the daemon ends.
-func TestAnUnwritableStateFileIsAnError(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "folder")
-	require.NoError(t, os.Mkdir(folder, 0o700))
-	d := start(t, keptIn(filepath.Join(folder, "state")))
-	require.NoError(t, os.RemoveAll(folder))
-	require.ErrorContains(t, d.wait(), "state: ")
-	d.wantLogged("the state could not be written")
+// The folder of the state is gone when the daemon ends.
+func TestAnUnwritableStateIsAnError(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "folder")
+	d := start(t, keptIn(dir))
+	require.NoError(t, os.RemoveAll(dir))
+	require.ErrorContains(t, d.wait(), "the next start begins a new epoch")
+	d.wantLogged("the log on disk could not be closed")
 }
 
-// If a state file stayed in place, a second daemon could resume from it.
-func TestAnUnremovableStateFileIsNotServed(t *testing.T) {
-	folder := t.TempDir()
-	path := filepath.Join(folder, "state")
-	one := start(t, keptIn(path))
+// The file that says that the state is used cannot be made. A daemon that served would leave
+// the state for another one.
+func TestAStateThatCannotBeMarkedIsNotServed(t *testing.T) {
+	dir := t.TempDir()
+	one := start(t, keptIn(dir))
 	require.NoError(t, one.wait())
-	d := listening(t, path)
-	require.NoError(t, os.Remove(path)) // to remove it again then fails
-	require.ErrorContains(t, d.Run(t.Context()), "state: ")
-	_, err := os.Stat(path)
-	require.ErrorIs(t, err, os.ErrNotExist, "nor is another written")
-}
-
-// An operator starts a second daemon with the state file of a running one. The second
-// daemon says why it does not start, and does not touch the file.
-func TestTwoDaemonsDoNotShareAStateFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state")
-	one := start(t, keptIn(path))
-	wantRefused := func() {
-		cfg := config.Default()
-		cfg.StateFile = path
-		_, err := New(cfg, zap.NewNop(), metrics.New("test"))
-		require.ErrorContains(t, err, path+" is in use by another daemon")
-		require.ErrorContains(t, err, "--state")
-	}
-	wantRefused()
-	had := one.published()
-	require.NoError(t, one.wait())
-	require.Equal(t, had.Epoch, start(t, keptIn(path)).published().Epoch, "it is free once the first has ended")
-}
-
-// Each daemon in one folder has its own state file.
-func TestDaemonsCanShareAFolderOfStateFiles(t *testing.T) {
-	folder := t.TempDir()
-	one, two := start(t, keptIn(filepath.Join(folder, "one"))), start(t, keptIn(filepath.Join(folder, "two")))
-	require.NoError(t, one.wait())
-	require.NoError(t, two.wait())
-	require.Equal(t, []string{"one", "one.lock", "two", "two.lock"}, filesIn(t, folder))
+	d := listening(t, dir)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "used"), 0o700))
+	require.ErrorContains(t, d.Run(t.Context()), "used is not a regular file: put a regular file in its place, or move it away")
 }

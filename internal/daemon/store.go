@@ -25,8 +25,9 @@ type feed struct {
 	busy     func() (over func())
 	progress func(string) // is called with what the start does, for /readyz
 
-	files store.FS   // nil: the log is in memory
-	wal   *store.WAL // likewise
+	files store.FS                    // nil: the log is in memory
+	wal   *store.WAL                  // nil: likewise, or it is on disk only while no daemon runs
+	run   func(context.Context) error // reads the log, and runs it until the context ends
 
 	told      time.Time     // when progress was last logged
 	recovered chan struct{} // is closed once the log was read
@@ -44,19 +45,30 @@ func newFeed(cfg config.Store, m *metrics.Metrics, log *zap.Logger, busy func() 
 	if f.files, err = store.OpenDir(cfg.Dir); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
+	lock, err := f.files.Lock() // a folder that another daemon uses fails here, before anything listens
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	_ = lock.Close() // nothing was written; Run locks it again
 	f.log = log.With(zap.String("store", cfg.Dir))
 	return f, nil
 }
 
 // broker returns a broker on the log.
 func (f *feed) broker(cfg broker.Config, now time.Time) *broker.Broker {
-	if f.files == nil {
-		return broker.New(cfg, f.metrics, now)
+	if f.files == nil || f.cfg.Sync == store.SyncStop {
+		b := broker.New(cfg, f.metrics, now)
+		if f.files != nil {
+			f.run = store.NewStopLog(f.walConfig(), b).Run
+		}
+		return b
 	}
-	return broker.NewWithLog(cfg, f.metrics, now, func(b *broker.Broker) broker.Log {
+	b := broker.NewWithLog(cfg, f.metrics, now, func(b *broker.Broker) broker.Log {
 		f.wal = store.NewWAL(f.walConfig(), b)
 		return f.wal
 	})
+	f.run = b.Feed
+	return b
 }
 
 func (f *feed) walConfig() store.WALConfig {
@@ -97,6 +109,9 @@ func observeStore(m *metrics.Store) store.Observer {
 // start reads the log, and returns once new messages are accepted. The error says why the log
 // cannot be used; else it is that of ctx. Then the feed has ended.
 func (f *feed) start(ctx context.Context, b *broker.Broker) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	feeding, cancel := context.WithCancel(context.Background()) // it outlasts ctx, for the drain
 	f.cancel = cancel
 	if f.files == nil {
@@ -105,7 +120,7 @@ func (f *feed) start(ctx context.Context, b *broker.Broker) error {
 	}
 	defer f.busy()()
 	f.told = time.Now()
-	go func() { f.ended <- b.Feed(feeding) }()
+	go func() { f.ended <- f.run(feeding) }()
 	select {
 	case <-f.recovered:
 		return nil
@@ -156,11 +171,14 @@ func (f *feed) isRecovered(r store.Recovery) {
 	if r.Cut > 0 {
 		log = log.With(zap.Int64("cut_bytes", r.Cut), zap.String("cut_file", r.CutFile))
 	}
-	if r.Lost > 0 {
+	switch {
+	case r.Used:
+		log.Warn("the last daemon did not write the topics at its end, for instance because it crashed: a new epoch begins, and subscribers get a gap, restarted")
+	case r.Lost > 0:
 		f.metrics.Store.LostTails.Inc()
 		log.Warn("the log on disk was read: the daemon crashed, and the kernel's boot id differs or is unknown, so the newest messages may be lost; subscribers get a gap",
 			zap.Uint64("lost_up_to", r.Lost))
-	} else {
+	default:
 		log.Info("the log on disk was read: nothing is lost")
 	}
 	close(f.recovered)

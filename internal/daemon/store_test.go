@@ -37,41 +37,6 @@ func TestARestartWithALogKeepsEverything(t *testing.T) {
 	require.Greater(t, next.Offset, last.Offset)
 }
 
-// A daemon that had a state file gets a log. The first start takes the state over, once.
-func TestALogTakesOverAStateFileOnce(t *testing.T) {
-	folder := t.TempDir()
-	path, dir := filepath.Join(folder, "state"), filepath.Join(folder, "store")
-	both := func(c *config.Config) { c.StateFile, c.Store.Dir = path, dir }
-	one := start(t, keptIn(path))
-	had := one.published()
-	last := one.published()
-	require.NoError(t, one.wait())
-
-	two := start(t, both)
-	two.wantLogged("the state was restored: the epoch continues")
-	require.Equal(t, []string{"state.lock", "store"}, filesIn(t, folder))
-	_, frames := two.get("http://" + two.PublicAddr() + "/v1/poll?topic=" + had.String())
-	require.Contains(t, frames, `{"position":"`+last.String()+`"`)
-	require.NotContains(t, frames, "gap")
-	third := two.published()
-	require.Equal(t, had.Epoch, third.Epoch)
-	require.Greater(t, third.Offset, last.Offset)
-	require.NoError(t, two.wait())
-	require.Equal(t, []string{"state.lock", "store"}, filesIn(t, folder), "no state file is written")
-
-	// Someone runs the daemon without the log, which leaves another state file.
-	away := start(t, keptIn(path))
-	away.published()
-	require.NoError(t, away.wait())
-
-	three := start(t, both)
-	three.wantLogged("the state file was not read, because store.dir has a log; the file was moved aside")
-	require.Equal(t, []string{"state.lock", "state.unused", "store"}, filesIn(t, folder))
-	_, frames = three.get("http://" + three.PublicAddr() + "/v1/poll?topic=" + last.String())
-	require.Contains(t, frames, `{"position":"`+third.String()+`"`)
-	require.NotContains(t, frames, "gap")
-}
-
 // A byte of the log changes while no daemon runs. The start is refused in words: which file,
 // where, and what to do. Nothing listens, and nothing was changed.
 func TestADamagedLogRefusesTheStart(t *testing.T) {
@@ -110,16 +75,18 @@ func TestADamagedLogRefusesTheStart(t *testing.T) {
 
 // A second daemon with the folder of a running one does not start. It is free afterwards.
 func TestTwoDaemonsDoNotShareALog(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "store")
-	one := start(t, loggedIn(dir))
-	had := one.published()
-	cfg := config.Default()
-	loggedIn(dir)(&cfg)
-	_, err := New(cfg, zap.NewNop(), metrics.New("test"))
-	require.ErrorContains(t, err, dir+" is in use by another daemon or command")
-	require.ErrorContains(t, err, "give each daemon its own store.dir")
-	require.NoError(t, one.wait())
-	require.Equal(t, had.Epoch, start(t, loggedIn(dir)).published().Epoch)
+	for _, in := range []func(dir string) func(*config.Config){loggedIn, keptIn} {
+		dir := filepath.Join(t.TempDir(), "store")
+		one := start(t, in(dir))
+		had := one.published()
+		cfg := config.Default()
+		in(dir)(&cfg)
+		_, err := New(cfg, zap.NewNop(), metrics.New("test"))
+		require.ErrorContains(t, err, dir+" is in use by another daemon or command")
+		require.ErrorContains(t, err, "give each daemon its own store.dir")
+		require.NoError(t, one.wait())
+		require.Equal(t, had.Epoch, start(t, in(dir)).published().Epoch)
+	}
 }
 
 func TestAFolderThatCannotBeUsedFailsTheStart(t *testing.T) {

@@ -77,10 +77,8 @@ func exclusive(cfg config.Config) (paths []string) {
 	if cfg.Store.Dir != "" {
 		paths = append(paths, filepath.Join(cfg.Store.Dir, "store"))
 	}
-	for _, path := range []string{cfg.StateFile, cfg.Auth.Revocations} {
-		if path != "" {
-			paths = append(paths, path)
-		}
+	if cfg.Auth.Revocations != "" {
+		paths = append(paths, cfg.Auth.Revocations)
 	}
 	return paths
 }

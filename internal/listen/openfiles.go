@@ -11,7 +11,7 @@ type OpenFiles int
 const AdminConnections = 100
 
 // reserve is how many files are not for clients. They are for listeners, connections of
-// the admin listener, calls of hooks and the state file. A connection also has a second
+// the admin listener, calls of hooks and the files of the log. A connection also has a second
 // descriptor while it moves to the lane or back.
 func (f OpenFiles) reserve() int { return min(int(f)/4, minReserve+int(f)/64) }
 

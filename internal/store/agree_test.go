@@ -169,8 +169,7 @@ func (d *disk) examine(name string, isUnread bool) (refused, exported error) {
 	return refused, exported
 }
 
-// The folder cannot be written, or its lock is no regular file: each refusal names a remedy, also
-// where a state file is looked for first.
+// The folder cannot be written, or its lock is no regular file: each refusal names a remedy.
 func TestAFolderThatCannotBeUsedNamesARemedy(t *testing.T) {
 	for err, remedy := range map[error]string{
 		syscall.EROFS: "mount the disk", syscall.EACCES: "chown", syscall.EPERM: "chown", syscall.ENOSPC: "free space",
@@ -187,10 +186,7 @@ func TestAFolderThatCannotBeUsedNamesARemedy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDisk(t)
 			require.NoError(t, make(filepath.Join(d.dir, lockName)))
-			_, err := hasLog(d.cfg.FS)
-			for _, err := range []error{err, d.start()} {
-				require.ErrorContains(t, err, "store.lock must be a regular file: remove it")
-			}
+			require.ErrorContains(t, d.start(), "store.lock must be a regular file: remove it")
 		})
 	}
 }

@@ -159,12 +159,17 @@ func (w *WAL) beginCheckpoint(now time.Time) error {
 	if err != nil {
 		return err
 	}
+	return w.openCheckpoint(c, heads, &header{epoch: *w.epoch.Load()})
+}
+
+// openCheckpoint makes the file of a checkpoint, which writePart fills.
+func (w *WAL) openCheckpoint(c *checkpoint, heads []broker.Entry, h *header) (err error) {
+	h.number = c.number
 	name := fileName(c.number, checkpointSuffix+unfinishedSuffix)
 	if err := w.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	c.file, err = createFile(w.fs, name, checkpointMagic, w.seed, &header{number: c.number, epoch: *w.epoch.Load()})
-	if err != nil {
+	if c.file, err = createFile(w.fs, name, checkpointMagic, w.seed, h); err != nil {
 		return err
 	}
 	c.next, c.stop = iter.Pull(c.entries(w.broker, heads))

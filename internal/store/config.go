@@ -10,11 +10,12 @@ import (
 // A SyncMode says when written records become durable.
 type SyncMode string
 
-// The modes. In every mode a deletion is durable before subscribers see it.
+// The modes. In every mode but SyncStop a deletion is durable before subscribers see it.
 const (
 	SyncAlways      SyncMode = "always" // before subscribers see a message
 	SyncEverySecond SyncMode = "1s"     // once a second
 	SyncNever       SyncMode = "never"  // when the operating system writes them
+	SyncStop        SyncMode = "stop"   // when the daemon stops: see StopLog
 )
 
 // WALConfig configures a WAL. Fields without a default must be set.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"time"
-
-	"github.com/pubsubd/pubsubd/internal/broker"
 )
 
 // begin begins a segment. It has what was found about the end of the log: a start that
@@ -21,11 +19,13 @@ func (r *recovering) begin(now time.Time) error {
 	}
 	switch {
 	case r.newest == nil && !r.hasCheckpoint:
-		if err := r.beginLog(&h); err != nil {
+		if err := r.beginLog(); err != nil {
 			return err
 		}
 	case r.Clean && !r.wal.repairs:
 		h.prev = r.last
+	case r.wal.cfg.Sync == SyncStop: // it cannot announce what is lost at offsets that each topic counts for itself
+		return errors.New("store.sync: stop cannot continue from a log whose daemon has crashed: start the daemon with another store.sync, and stop it, before you change to stop")
 	default:
 		if err := r.continueAfterCrash(&h); err != nil {
 			return err
@@ -34,32 +34,22 @@ func (r *recovering) begin(now time.Time) error {
 	if r.lost > 0 && r.lost == r.last {
 		r.Lost = r.lost // perhaps an earlier start found that, and failed
 	}
+	if r.wal.cfg.Sync == SyncStop {
+		return r.use(now)
+	}
 	h.synced = h.prev
 	return r.beginSegment(&h, now)
 }
 
-// beginLog begins a new log, in the epoch of the broker. Its numbers are above all those
-// that the broker has from a state file.
-func (r *recovering) beginLog(h *header) error {
-	w := r.wal
-	for _, name := range r.discard {
-		if err := w.fs.Remove(name); err != nil {
-			return err
-		}
-	}
-	r.segments = nil
-	epoch := w.broker.Epoch(">")
-	w.seed, r.Epoch, r.Clean = w.cfg.Seed(), epoch, true
+// beginLog begins a new log, in the epoch of the broker. Before, it removes what no log has.
+func (r *recovering) beginLog() error {
+	w, epoch := r.wal, r.wal.broker.Epoch(">")
+	w.seed, r.Epoch, r.segments = w.cfg.Seed(), epoch, nil
 	w.epoch.Store(&epoch)
-	err := w.broker.Export(func(e broker.Entry) error {
-		r.last = max(r.last, e.Message.Position.Offset)
-		if e.State != nil {
-			r.last = max(r.last, e.State.Forgotten)
-		}
-		return nil
-	})
-	h.prev, h.first = r.last, r.last > 0
-	return err
+	if err := w.removeAllBut(""); err != nil || !r.Used || w.cfg.Sync == SyncStop {
+		return err
+	}
+	return w.fs.Remove(UsedName)
 }
 
 // continueAfterCrash decides where the log continues. With "always", nothing that was visible is
@@ -174,11 +164,11 @@ func appendRecord(b []byte, r record, key uint32) []byte {
 	return b
 }
 
-// keepState makes a checkpoint of a new or repaired log. For another log it does so only if the disk
+// keepState makes a checkpoint of a repaired log. For another log it does so only if the disk
 // has no space for the reserve, before entries take what is left.
 func (r *recovering) keepState(now time.Time) error {
 	w := r.wal
-	if !w.repairs && (r.newest != nil || w.applied.Load() == 0) {
+	if !w.repairs {
 		w.keepReserve(now)
 		for isDiskFull(w.reserveErr) && (w.stopped == nil || w.stopped() == nil) && w.checkpointStep(now) {
 		}

@@ -44,20 +44,19 @@ type world struct {
 	began time.Time
 
 	epoch  string
-	state  []broker.Entry // of a state file, which the first daemon reads
-	boot   int            // number of the kernel's run
-	ended  bool           // the last process has ended in order
-	closed bool           // so had the one before it
-	silent bool           // a planted bug: a loss is not announced
-	hasty  bool           // a planted bug: a checkpoint does not wait for a batch that is applied
-	faulty bool           // calls of the file system fail now and then
-	saved  []*message     // were fragile when the checkpoint began
-	due    extent         // durable at the last sync of this process: the next one puts it into the mark
-	marked extent         // the mark reaches at least as far
-	losses int            // so many short lives end one after the other with a loss of power
-	short  bool           // this life is one of them
-	hurt   *damage        // of the newest segment; nil: none, or a start has accepted it
-	begins func()         // begins a checkpoint while a batch is applied, once; nil: none
+	boot   int        // number of the kernel's run
+	ended  bool       // the last process has ended in order
+	closed bool       // so had the one before it
+	silent bool       // a planted bug: a loss is not announced
+	hasty  bool       // a planted bug: a checkpoint does not wait for a batch that is applied
+	faulty bool       // calls of the file system fail now and then
+	saved  []*message // were fragile when the checkpoint began
+	due    extent     // durable at the last sync of this process: the next one puts it into the mark
+	marked extent     // the mark reaches at least as far
+	losses int        // so many short lives end one after the other with a loss of power
+	short  bool       // this life is one of them
+	hurt   *damage    // of the newest segment; nil: none, or a start has accepted it
+	begins func()     // begins a checkpoint while a batch is applied, once; nil: none
 
 	metrics *metrics.Metrics
 	process *process
@@ -262,7 +261,7 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
-// importState makes the state of a daemon without a log, with which the log begins.
+// importState makes the state of a daemon with SyncStop, with which the log begins.
 func (w *world) importState() {
 	b := broker.New(w.config, w.metrics, time.Now())
 	w.process = &process{broker: b}
@@ -287,12 +286,14 @@ func (w *world) importState() {
 	for _, m := range w.fragile() {
 		m.durable = true
 	}
-	if err := b.Export(func(e broker.Entry) error {
-		w.state = append(w.state, e)
-		return nil
-	}); err != nil {
+	cfg := w.cfg
+	cfg.Sync = SyncStop
+	l := NewStopLog(cfg, b)
+	err := l.wal.open(func(broker.Entry) error { return nil }, time.Now())
+	if err = cmp.Or(err, l.wal.writeState()); err != nil {
 		panic(err)
 	}
+	l.wal.abandon()
 	w.reached = max(w.reached, w.imported)
 }
 
@@ -560,13 +561,6 @@ func (w *world) launch() (p *process, found Recovery, err error) {
 		p.tap = &tap{WAL: p.wal, world: w}
 		return p.tap
 	})
-	for _, e := range w.state {
-		m := *e.Message // the broker keeps it
-		e.Message = &m
-		if _, err := p.broker.Apply(e); err != nil {
-			return nil, found, err
-		}
-	}
 	killed := w.guard(func() {
 		err = p.wal.open(func(e broker.Entry) error {
 			if w.silent && e.Op == broker.OpEpoch && e.State.Lost > 0 {
@@ -582,7 +576,6 @@ func (w *world) launch() (p *process, found Recovery, err error) {
 	if killed || err != nil {
 		return nil, found, err
 	}
-	w.state = nil
 	synctest.Wait()
 	p.registry = session.NewRegistry(session.Config{InactivityTimeout: 1000 * time.Hour}, p.broker, w.metrics)
 	return p, found, nil

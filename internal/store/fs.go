@@ -126,7 +126,7 @@ const lockName = "store" + durable.LockSuffix
 
 // isOfLog reports whether a log uses a file of that name.
 func isOfLog(name string) bool {
-	return name == lockName || name == failedSyncName || name == reserveName || KindOf(strings.TrimSuffix(name, unfinishedSuffix)) != KindOther
+	return name == lockName || name == failedSyncName || name == reserveName || name == UsedName || KindOf(strings.TrimSuffix(name, unfinishedSuffix)) != KindOther
 }
 
 func (f osFS) SyncDir() error { return durable.SyncFolder(f.path("any")) }

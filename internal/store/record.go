@@ -8,11 +8,16 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"slices"
 	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A file of the write-ahead log is a head of 16 bytes, a header record, and more records:
@@ -70,6 +75,9 @@ const (
 
 	// maxBody bounds the body of a record: the largest message, and its other fields.
 	maxBody = 16 << 20
+
+	// maxOffset is the largest integer that every JSON reader keeps exactly.
+	maxOffset = 1<<53 - 1
 )
 
 // A record is one record of a file. Its body is valid until the next one is read.
@@ -393,14 +401,50 @@ func (f *fields) message(e *broker.Entry) {
 	if f.err != nil {
 		return
 	}
-	saved := savedMessage{Time: m.Time, TTL: ttl, Type: m.Type, Data: m.Data, ID: m.ID, Key: m.Key, Client: m.Client, By: m.By, Claims: m.Claims}
-	if m.CBOR {
-		saved.Data, saved.CBOR = nil, m.Data
-	}
-	if err := saved.check(); err != nil {
+	if err := checkMessage(m, ttl); err != nil {
 		f.fail(err)
 	}
 	e.TTL = time.Duration(ttl) * time.Millisecond
+}
+
+// maxTTL is the longest life that a time.Duration holds, in milliseconds.
+const maxTTL = math.MaxInt64 / int64(time.Millisecond)
+
+// checkMessage checks a message, but for its position, and its life in milliseconds.
+func checkMessage(m *wire.Message, ttl int64) error {
+	switch {
+	case m.Time < 0 || ttl < 0 || ttl > maxTTL:
+		return errors.New("the message's time is not valid")
+	case len(m.Type) > wire.MaxTypeBytes || len(m.Key) > wire.MaxKeyBytes || len(m.ID) > wire.MaxKeyBytes:
+		return errors.New("the message's type, key or id is too long")
+	case m.Client != "" && wire.CheckClient(m.Client) != nil:
+		return wire.CheckClient(m.Client)
+	case len(m.By) > wire.MaxByBytes || m.Claims != nil && !hasPublicClaims(m):
+		return errors.New("the message's by is too long, or its claims are not valid")
+	case m.CBOR && m.Type != "":
+		return errors.New("the message has JSON values, and a type")
+	case m.CBOR:
+		if model, err := cbor.Check(m.Data); err != nil || model != cbor.IsJSON {
+			return errors.New("the message's data is not CBOR of JSON values")
+		}
+	case m.Type == "" && !isCompactJSON(m.Data):
+		return errors.New("the message's data is not JSON")
+	}
+	return nil
+}
+
+// hasPublicClaims reports whether the claims have the form that tokens may have: a compact
+// JSON object of few bytes, of a known subject.
+func hasPublicClaims(m *wire.Message) bool {
+	return m.By != "" && len(m.Claims) > 0 && len(m.Claims) <= wire.MaxClaimsBytes && m.Claims[0] == '{' && isCompactJSON(m.Claims)
+}
+
+// isCompactJSON reports whether data is JSON as wire.CompactJSON returns it, but a member may
+// come twice: older daemons allowed that.
+func isCompactJSON(data []byte) bool {
+	compact, err := jsontext.AppendFormat(nil, data,
+		jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
+	return err == nil && len(compact) == len(data) && utf8.Valid(data)
 }
 
 // checkEntry checks the position and the state of an entry.

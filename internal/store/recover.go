@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,12 +22,13 @@ type Recovery struct {
 	CutFile  string        // the file where they begin; empty: none
 	Damage   []Damage      // of a log that is repaired: why a start would refuse it
 	Clean    bool          // the last daemon stopped cleanly
+	Used     bool          // the last daemon had SyncStop, and has not written its state
 	SameBoot bool          // the boot id is that of the last daemon, and no sync had failed
 	Took     time.Duration // of the clock that open gets
 }
 
-// open locks the folder, reads the log, applies its entries, and begins a segment. An error
-// says why the daemon must not start. Then the lock was released.
+// open locks the folder, reads the log, and applies its entries. Then it begins a segment, or
+// with SyncStop marks the files as used. An error says why the daemon must not start. Then the lock was released.
 func (w *WAL) open(apply func(broker.Entry) error, now time.Time) error {
 	begun := time.Now()
 	lock, err := w.fs.Lock()
@@ -86,6 +86,7 @@ type recovering struct {
 	segments      []*segmentFile // in order
 	newest        *segmentFile   // the newest one with a header, or nil
 	hasCheckpoint bool
+	alone         bool   // no segment follows the checkpoint
 	checkpoint    uint64 // number of the newest one
 	syncFailed    bool   // see failedSyncName
 	hasMark       bool
@@ -97,9 +98,8 @@ type recovering struct {
 	lost          uint64 // of the newest header that says that entries were lost
 	closed        bool   // the last record that was read is the clean end
 	chain         []*segmentFile
-	discard       []string // files of a log that was not begun
-	base          int64    // bytes of the checkpoint
-	all, reported int64    // bytes to read, and at the last call of Progress
+	base          int64 // bytes of the checkpoint
+	all, reported int64 // bytes to read, and at the last call of Progress
 }
 
 // A segmentFile is a segment that was found.
@@ -116,7 +116,7 @@ func (r *recovering) run(now time.Time) error {
 	if err := r.read(); err != nil {
 		return err
 	}
-	if err := r.begin(now); err != nil {
+	if err := r.begin(now); err != nil || r.wal.cfg.Sync == SyncStop {
 		return err
 	}
 	return r.keepState(now)
@@ -132,7 +132,7 @@ func (r *recovering) read() error {
 	if r.wal.repairs {
 		r.lease = max(r.lease, r.last) + leaseUnknown
 	}
-	r.Clean, r.Last = r.closed || r.newest == nil, r.last
+	r.Clean, r.Last = !r.Used && (r.closed || r.newest == nil), r.last
 	return nil
 }
 
@@ -160,11 +160,16 @@ func (r *recovering) list() error {
 			r.hasMark = true
 		case name == failedSyncName:
 			r.syncFailed = true
+		case name == UsedName:
+			r.Used = true
 		case strings.HasSuffix(name, unfinishedSuffix) && !r.readOnly:
 			if err := r.wal.fs.Remove(name); err != nil {
 				return err
 			}
 		}
+	}
+	if r.Used { // all other files are out of date
+		r.segments, r.hasCheckpoint, r.hasMark = nil, false, false
 	}
 	return nil
 }
@@ -189,17 +194,15 @@ func (r *recovering) readHeaders() error {
 		}
 		r.newest, r.lease, r.proven, r.all = s, max(r.lease, s.lease), max(r.proven, s.synced), r.all+s.size
 	}
-	if r.hasBegun() {
+	if r.hasCheckpoint || r.newest != nil {
 		return nil
 	}
-	r.newest, r.hasSeed, r.lease, r.proven = nil, false, 0, 0
-	return r.checkEmpty()
-}
-
-// hasBegun reports whether there is a log. If a start crashes while it writes a checkpoint of
-// what a state file had, there is none yet.
-func (r *recovering) hasBegun() bool {
-	return r.hasCheckpoint || r.newest != nil && !(r.newest.first && r.newest.size <= headerMost)
+	for _, s := range r.segments { // at most, a first start made one; that has its name only since its header is durable
+		if s.size > 0 {
+			return fmt.Errorf("%s has %d bytes, but no file has the beginning of the log: %s", s.name, s.size, toBeginNew)
+		}
+	}
+	return nil
 }
 
 // headerMost is more than the bytes of a head and a header.
@@ -216,29 +219,4 @@ func (r *recovering) checkSeed(name string, seed uint64, epoch string) error {
 		return fmt.Errorf("%s belongs to another log than the other files: move the files of one log to another folder", name)
 	}
 	return nil
-}
-
-// checkEmpty makes sure that no file had an entry: at most, a first start made a segment. That
-// has its name only since its header is durable.
-func (r *recovering) checkEmpty() error {
-	for _, s := range r.segments {
-		if s.size > headerMost || s.size > 0 && s.bad != nil {
-			return fmt.Errorf("%s has %d bytes, but no file has the beginning of the log: %s", s.name, s.size, toBeginNew)
-		}
-		r.discard = append(r.discard, s.name)
-	}
-	return nil
-}
-
-func hasLog(files FS) (bool, error) {
-	lock, err := files.Lock()
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = lock.Close() }() // nothing was written
-	r := &recovering{wal: &WAL{fs: files}, readOnly: true}
-	if err := cmp.Or(r.list(), r.readHeaders()); err != nil {
-		return false, fmt.Errorf("%w%s", err, diskRemedy(err))
-	}
-	return r.hasBegun(), nil
 }

@@ -229,49 +229,6 @@ func TestASmallLogWithABadHeaderIsRefused(t *testing.T) {
 	d.wantTopic("a", "1")
 }
 
-// A daemon with a state file changes to a log: the log begins with the state, in the same
-// epoch, above all its offsets. A crash before it is whole leaves nothing.
-func TestALogBeginsWithAState(t *testing.T) {
-	d := newDisk(t)
-	old := newBroker(d.config)
-	for range 3 {
-		publish(t, old, "a")
-	}
-	begin := func() error {
-		d.Broker = broker.NewWithLog(d.config, metrics.New("test"), time.Now(), func(b *broker.Broker) broker.Log {
-			d.wal = NewWAL(d.cfg, b)
-			return d.wal
-		})
-		apply := func(e broker.Entry) error {
-			m := *e.Message
-			e.Message = &m
-			_, err := d.Apply(e)
-			return err
-		}
-		require.NoError(t, old.Export(apply))
-		return d.wal.open(apply, time.Now())
-	}
-	require.NoError(t, begin())
-	require.Equal(t, old.Epoch("a"), d.Epoch("a"))
-	require.EqualValues(t, 4, d.publish("b", "1"))
-	d.kill()
-	require.Equal(t, "3.checkpoint 4.log", d.files())
-	d.mustStart()
-	d.wantTopic("a", "1 2 3")
-	later := segmentName(d.wal.newest)
-	d.kill()
-
-	require.NoError(t, os.Remove(filepath.Join(d.dir, fileName(3, checkpointSuffix))))
-	require.ErrorContains(t, d.start(), "continues after entry 3")
-	l, _, err := openFile(d.cfg.FS, segmentName(4), segmentMagic, 4)
-	require.NoError(t, err)
-	require.NoError(t, l.reader.Close())
-	d.write(segmentName(4), d.read(segmentName(4))[:l.at])
-	require.NoError(t, os.Remove(filepath.Join(d.dir, later)))
-	require.NoError(t, begin(), "a crash came before the checkpoint")
-	d.wantTopic("a", "1 2 3")
-}
-
 // The limit of topics is lowered, so topics of the log cannot be held. The others can still be
 // forgotten, and positions of patterns stay below those that come later.
 func TestTopicsAreForgottenAfterTheLimitWasLowered(t *testing.T) {

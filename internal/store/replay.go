@@ -37,7 +37,7 @@ func (r *recovering) readAll() error {
 	if err := r.findChain(); err != nil {
 		return err
 	}
-	if r.newest == nil { // the log is repaired
+	if r.newest == nil { // the checkpoint is alone, or the log is repaired
 		return nil
 	}
 	r.SameBoot = r.newest.boot != "" && r.newest.boot == r.wal.cfg.BootID && !r.syncFailed
@@ -71,7 +71,10 @@ func (r *recovering) readCheckpoint(name string) error {
 		return err
 	}
 	defer l.close()
-	r.base, r.all = l.size, r.all+l.size
+	r.base, r.all, r.alone = l.size, r.all+l.size, l.last && len(r.segments) == 0
+	if r.alone {
+		r.lease = r.checkpoint + 1
+	}
 	if err := cmp.Or(r.checkSeed(name, seed, l.epoch), r.beginEpoch()); err != nil {
 		return err
 	}
@@ -136,6 +139,8 @@ func (r *recovering) findChain() error {
 		}
 	}
 	switch {
+	case r.alone:
+		return nil
 	case r.wal.repairs && len(r.chain) > 0:
 		slices.Reverse(r.chain)
 		_ = r.refuse(&badRecord{file: r.chain[0].name, why: fmt.Sprintf("the file before it, up to entry %d, is missing", end)})

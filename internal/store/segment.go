@@ -52,15 +52,16 @@ type header struct {
 	lease  uint64 // every number that was used is below it
 	synced uint64 // all entries up to this number are durable
 	always bool   // an entry of this file is durable before anybody sees it
-	first  bool   // the log begins with a checkpoint, and this file follows it
 	never  bool   // of the mark
 	boot   string // the kernel's boot id
+
+	last bool // of a checkpoint: no segment follows it; see StopLog
 }
 
 // Flags of a header.
 const (
 	flagAlways = 1 << iota
-	flagFirst
+	flagLast
 	flagNever
 )
 
@@ -75,8 +76,8 @@ func (h *header) append(b []byte, key uint32) []byte {
 	if h.always {
 		flags |= flagAlways
 	}
-	if h.first {
-		flags |= flagFirst
+	if h.last {
+		flags |= flagLast
 	}
 	if h.never {
 		flags |= flagNever
@@ -96,7 +97,7 @@ func parseHeader(r record) (header, error) {
 	f := fields{body: r.body}
 	h := header{number: r.number, epoch: f.string(), prev: f.uvarint(), copied: f.uvarint(), lost: f.uvarint(), lease: f.uvarint(), synced: f.uvarint()}
 	flags := f.byte()
-	h.always, h.first, h.never = flags&flagAlways > 0, flags&flagFirst > 0, flags&flagNever > 0
+	h.always, h.last, h.never = flags&flagAlways > 0, flags&flagLast > 0, flags&flagNever > 0
 	h.boot = f.string()
 	if err := f.end(); err != nil {
 		return header{}, err

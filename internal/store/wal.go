@@ -1,3 +1,5 @@
+// Package store keeps a daemon's state on disk: in a write-ahead log, which survives crashes,
+// or in a checkpoint, which survives only planned restarts.
 package store
 
 import (

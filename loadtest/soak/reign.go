@@ -22,9 +22,9 @@ import (
 type ending uint8
 
 const (
-	kept      ending = iota // told to stop, and started again with its state file or its log: the epoch stays
+	kept      ending = iota // told to stop, and started again with its topics: the epoch stays
 	planned                 // told to stop, and started again without: a new epoch
-	killed                  // kill -9: with a log the epoch stays; without, a new epoch, whatever state file is left
+	killed                  // kill -9: with a log the epoch stays; without, a new epoch, whatever is left
 	stillborn               // with a log: the next daemon was killed, too, while it started
 )
 
@@ -76,7 +76,7 @@ type reign struct {
 	ledger     *ledger
 	retentions *retentions
 	rng        *rand.Rand
-	state      bool   // the daemon has a state file
+	state      bool   // the daemon keeps its topics over planned restarts
 	store      string // sync mode of the daemon's log; empty: it has none
 
 	server *child.Child
@@ -101,7 +101,7 @@ func newReign(ctx context.Context, cfg Config, secret string, p *ports, l *ledge
 	return k, nil
 }
 
-// begin starts a daemon. The first one tells whether there are state files.
+// begin starts a daemon. The first one shows whether it can keep its topics.
 func (k *reign) begin(ctx context.Context) error {
 	e := drawEnvironment(k.rng, k.store != "")
 	k.retentions.add(k.ledger.since(time.Now()), e.Retention)
@@ -125,7 +125,7 @@ func (k *reign) begin(ctx context.Context) error {
 func (k *reign) arguments(e environment) []string {
 	args := append(append([]string{}, k.command...), e.flags()...)
 	if k.state {
-		args = append(args, "--state", k.stateFile())
+		args = append(args, "--store", k.stateFolder(), "--store-sync=stop")
 	}
 	if k.store != "" {
 		args = append(args, "--store", filepath.Join(k.folder, "store"), "--store-sync", k.store)
@@ -133,7 +133,7 @@ func (k *reign) arguments(e environment) []string {
 	return args
 }
 
-func (k *reign) stateFile() string { return filepath.Join(k.folder, "state") }
+func (k *reign) stateFolder() string { return filepath.Join(k.folder, "state") }
 
 // run ends one daemon after another, each after about every, until ctx ends; the
 // last one runs on.
@@ -160,7 +160,7 @@ func (k *reign) run(ctx context.Context, every time.Duration) error {
 }
 
 // fillBag returns every ending there is, in an order of its own. A kill comes after a
-// start with the state file: it must not come to life a second time. With a log, most are
+// start with the state: it must not come to life a second time. With a log, most are
 // kills, and there is one epoch from the beginning to the end.
 func (k *reign) fillBag() (bag []ending) {
 	groups := [][]ending{{killed}, {planned}}
@@ -186,7 +186,7 @@ func (k *reign) change(ctx context.Context, how ending) error {
 	k.ports.lead(child.Addresses{})
 	k.listen()
 	if how == planned {
-		_ = os.Remove(k.stateFile())
+		_ = os.RemoveAll(k.stateFolder())
 	}
 	time.Sleep(time.Duration(k.rng.IntN(500)) * time.Millisecond) // for how long nobody serves
 	if how == stillborn {
@@ -199,7 +199,7 @@ func (k *reign) change(ctx context.Context, how ending) error {
 	k.staged[how]++
 	switch same := how == kept || k.store != ""; {
 	case same && k.epoch != before:
-		k.fault(Epoch, "the daemon started with its state file or its log, but its epoch changed from %s to %s", before, k.epoch)
+		k.fault(Epoch, "the daemon started with its topics, but its epoch changed from %s to %s", before, k.epoch)
 	case !same && !olderEpoch(before, k.epoch):
 		k.fault(Epoch, "the daemon started without its state, and its epoch changed from %s to %s, which is not newer", before, k.epoch)
 	}

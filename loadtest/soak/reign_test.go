@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every ending has its turn, and with state files a kill follows a kept epoch.
+// Every ending has its turn, and with a state a kill follows a kept epoch.
 func TestABagHoldsEveryEnding(t *testing.T) {
 	for seed := range uint64(50) {
 		k := &reign{rng: rand.New(rand.NewPCG(seed, 0))}

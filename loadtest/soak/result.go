@@ -54,7 +54,7 @@ func (w *world) result(cfg Config, took time.Duration, interrupted bool) *Result
 		Faults: maps.Clone(w.ledger.faults.count), FirstFault: slices.Clone(w.ledger.faults.kept),
 	}
 	if !w.reign.state && w.reign.store == "" {
-		r.NotStaged = append(r.NotStaged, "restarts that keep the epoch: this serve has no --state")
+		r.NotStaged = append(r.NotStaged, "restarts that keep the epoch: this serve has no --store-sync=stop")
 	}
 	r.NotStaged = append(r.NotStaged, w.features.missing()...)
 	return r
@@ -182,17 +182,18 @@ var inText = map[string]string{
 	"refusals that eager publishers heeded, 429":       "refusals with 429 after which eager publishers waited as told",
 	"refusals that hurried publishers heeded, 503":     "refusals with 503 after which hurried publishers waited as told",
 	"who came when they were told to, and were served": "publishes accepted after such a wait",
-	"restarts without":                              "restarts without the state file",
-	"of these, while it started":                    "of these kills, while the server started",
-	"subscribers that went on in another way":       "subscribers that resumed with another transport or mode",
-	"subscribers without their own messages":        "subscribers that left out their own messages",
-	"acks below what was had":                       "acks below the newest received frame",
-	"trails of a subscriber through a topic":        "pairs of a subscriber and a topic checked",
-	"of these, become gaps":                         "of these, repeated as gaps",
-	"halves of requests answered 400":               "half requests answered with 400",
-	"answers cut, to polls by hand":                 "answers to polls by hand that were cut off",
-	"attempts again, of the Go client":              "reconnects of the Go client",
-	"messages that nobody saw, perhaps never taken": "messages that no subscriber saw, perhaps never accepted",
+	"restarts with the state file":                     "restarts with the topics kept",
+	"restarts without":                                 "restarts without them",
+	"of these, while it started":                       "of these kills, while the server started",
+	"subscribers that went on in another way":          "subscribers that resumed with another transport or mode",
+	"subscribers without their own messages":           "subscribers that left out their own messages",
+	"acks below what was had":                          "acks below the newest received frame",
+	"trails of a subscriber through a topic":           "pairs of a subscriber and a topic checked",
+	"of these, become gaps":                            "of these, repeated as gaps",
+	"halves of requests answered 400":                  "half requests answered with 400",
+	"answers cut, to polls by hand":                    "answers to polls by hand that were cut off",
+	"attempts again, of the Go client":                 "reconnects of the Go client",
+	"messages that nobody saw, perhaps never taken":    "messages that no subscriber saw, perhaps never accepted",
 }
 
 func (p *printer) faults(r *Result) {

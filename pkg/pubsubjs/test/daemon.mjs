@@ -97,9 +97,13 @@ export class Daemon {
     await this.process.ready(this.admin + "/readyz");
   }
 
+  get #state() {
+    return { store: join(this.folder, "store"), "store-sync": "stop" };
+  }
+
   /** Ends the daemon as planned, and starts it again. With its state no message is lost. */
   async restart(withState) {
-    const state = withState ? { state: join(this.folder, "state") } : {};
+    const state = withState ? this.#state : {};
     if (withState && !this.keeps) throw new Error("start the daemon with keepState");
     await this.process.stop("SIGTERM");
     await this.begin(state);
@@ -116,7 +120,7 @@ export class Daemon {
     const d = await Daemon.start(settings, options);
     await d.process.stop("SIGKILL");
     d.keeps = true;
-    await d.begin({ state: join(d.folder, "state") });
+    await d.begin(d.#state);
     return d;
   }
 

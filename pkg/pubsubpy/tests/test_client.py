@@ -184,7 +184,7 @@ async def test_cut_connections_lose_and_repeat_nothing(daemon: RunDaemon, transp
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_restart_with_state_loses_nothing(daemon: RunDaemon, tmp_path: Path, transport: str) -> None:
-    async with daemon(f"--state={tmp_path / 'state'}", "--drain-window=1s") as server, proxied(server) as proxy:
+    async with daemon(f"--store={tmp_path / 'store'}", "--store-sync=stop", "--drain-window=1s") as server, proxied(server) as proxy:
         async with Client(proxy.url, transports=[transport]) as client, client.subscribe("a") as subscription:
             await client.publish("a", 1)
             assert data_of(await take(subscription, 1)) == [1]

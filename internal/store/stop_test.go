@@ -2,8 +2,6 @@ package store
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -96,17 +94,54 @@ func used(b *broker.Broker) int64 {
 	return g.Memory["history"] + g.Memory["frames"] + g.Memory["queues"] + g.Memory["topics"]
 }
 
-// saved closes the broker and returns its state.
-func saved(t testing.TB, b *broker.Broker) []byte {
-	t.Helper()
-	b.Close()
-	var out bytes.Buffer
-	require.NoError(t, write(&out, b))
-	return out.Bytes()
+// A stopped is a folder without faults, and the daemons with SyncStop that use it.
+type stopped struct {
+	*simFS
+	log *StopLog
+	cfg WALConfig
 }
 
-func restore(cfg broker.Config, state []byte) (*broker.Broker, error) {
-	return read(bytes.NewReader(state), func() *broker.Broker { return newBroker(cfg) }, time.Now())
+func newStopped() *stopped {
+	d := &stopped{simFS: newSimFS(rand.New(rand.NewPCG(1, 1)))}
+	d.cfg = WALConfig{FS: d.simFS, Sync: SyncStop, Seed: func() uint64 { return 42 }}
+	return d
+}
+
+// start starts a daemon, which has read the state.
+func (d *stopped) start(cfg broker.Config) (*broker.Broker, error) {
+	b := newBroker(cfg)
+	d.log = NewStopLog(d.cfg, b)
+	return b, d.log.wal.open(func(e broker.Entry) error {
+		_, err := b.Apply(e)
+		return err
+	}, time.Now())
+}
+
+// stop ends the daemon in order, but goes on with another broker.
+func (d *stopped) stop(b *broker.Broker) error {
+	b.Close()
+	defer d.log.wal.abandon()
+	d.log.wal.broker = b
+	return d.log.wal.writeState()
+}
+
+// saved closes the broker and returns the folder with its state.
+func saved(t testing.TB, b *broker.Broker) *stopped {
+	t.Helper()
+	d := newStopped()
+	_, err := d.start(broker.Config{})
+	require.NoError(t, err)
+	require.NoError(t, d.stop(b))
+	return d
+}
+
+// restore returns the broker of a daemon that continues from a copy of a state.
+func restore(cfg broker.Config, from *stopped) (*broker.Broker, error) {
+	d := newStopped()
+	for name, file := range from.names {
+		d.names[name] = &simFile{cache: bytes.Clone(file.cache)}
+	}
+	return d.start(cfg)
 }
 
 // successor returns a broker that continues from b.
@@ -191,8 +226,7 @@ func TestASubscriberOfAQuietTopicLosesNothing(t *testing.T) {
 	})
 }
 
-// The state has every field of a message: if you add one to wire.Message, add it to
-// savedMessage.
+// The state has every field of a message.
 func TestEveryFieldOfAMessageSurvives(t *testing.T) {
 	b := newBroker(broker.Config{})
 	m := &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("\x00\xff\r\n")}
@@ -212,28 +246,13 @@ func TestEveryFieldOfAMessageSurvives(t *testing.T) {
 	require.Equal(t, time.Second, frames[0].TTL())
 }
 
-// A message without an identity is written as before, so that an older daemon reads it. An
-// older daemon rejects a file with an identity, rather than forget who published.
-func TestAMessageWithAnIdentityIsAnotherKindOfLine(t *testing.T) {
-	b := newBroker(broker.Config{})
-	publish(t, b, "a")
-	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1"), By: "alice"}, 0, time.Now())
-	require.NoError(t, err)
-	state := string(saved(t, b))
-	require.Regexp(t, `(?m)^\{"message":\{"offset":1,"time":\d+,"data":"MQ=="\}\}$`, state)
-	require.Regexp(t, `(?m)^\{"message_by":\{"offset":2,"time":\d+,"data":"MQ==","by":"alice"\}\}$`, state)
-}
-
 // JSON values that came in CBOR come back as the same bytes.
 func TestCBORSurvives(t *testing.T) {
 	b := newBroker(broker.Config{})
 	m := &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte{0x9f, 0x18, 1, 0xff}, CBOR: true}
 	_, err := b.Publish(m, 0, time.Now())
 	require.NoError(t, err)
-	state := saved(t, b)
-	require.NotContains(t, string(state), `"data"`, "an older daemon would read it as JSON")
-	next, err := restore(broker.Config{}, state)
-	require.NoError(t, err)
+	next := successor(t, b, broker.Config{})
 	frames, from := next.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, broker.Limit{Frames: 1, Bytes: 1}, time.Now())
 	require.NotZero(t, from)
 	require.Equal(t, m, frames[0].Message())
@@ -316,26 +335,138 @@ func (silent) Forgotten() {}
 
 func (silent) Offer([]*frame.Frame, time.Time) {}
 
-type brokenWriter struct{ after int }
-
-var errBroken = errors.New("no space left")
-
-func (w *brokenWriter) Write(p []byte) (int, error) {
-	if w.after -= len(p); w.after < 0 {
-		return 0, errBroken
+// The disk fails while the state is written, at any call. The error says so, and the next daemon
+// begins a new epoch. If only the last sync failed, it may also have everything.
+func TestAStateThatCannotBeWrittenIsAnError(t *testing.T) {
+	for _, f := range []fault{faultCreate, faultWrite, faultSync, faultRename, faultRemove, faultSyncDir} {
+		for n := 1; ; n++ {
+			d := newStopped()
+			b, err := d.start(broker.Config{})
+			require.NoError(t, err)
+			publish(t, b, "a")
+			d.arm(f, n)
+			err = d.stop(b)
+			if d.failures() == 0 {
+				require.NoError(t, err)
+				break
+			}
+			require.Error(t, err, "%s %d", f, n)
+			d.heal()
+			d.kill()
+			d.boot()
+			next, err := d.start(broker.Config{})
+			require.NoError(t, err)
+			_, has := next.Topic("a")
+			require.Equal(t, b.Epoch("a") == next.Epoch("a"), has, "%s %d", f, n)
+		}
 	}
-	return len(p), nil
 }
 
-func TestAFailedSaveReturnsTheError(t *testing.T) {
-	b := newBroker(broker.Config{HistoryMessages: 2000})
-	for range 2000 {
-		publish(t, b, "a")
+// A daemon crashes at any call of the file system, alone or with its machine. What it has
+// published once it served is in the next state, or a new epoch begins: no daemon continues from
+// a state that another one has continued.
+func TestNoStateIsUsedTwice(t *testing.T) {
+	for _, power := range []bool{false, true} {
+		for n, over := 1, false; !over; n++ {
+			for seed := range uint64(5) {
+				d := newStopped()
+				d.rng = rand.New(rand.NewPCG(seed, uint64(n)))
+				first, err := d.start(broker.Config{})
+				require.NoError(t, err)
+				publish(t, first, "a")
+				require.NoError(t, d.stop(first))
+
+				var served *broker.Broker
+				(&world{}).guard(func() {
+					d.untilCrash = n
+					b, err := d.start(broker.Config{})
+					require.NoError(t, err)
+					served = b
+					publish(t, b, "a")
+					require.NoError(t, d.stop(b))
+					over = true
+				})
+				if power {
+					d.losePower()
+				}
+				d.kill()
+				d.boot()
+				last, err := d.start(broker.Config{})
+				require.NoError(t, err, "call %d, seed %d", n, seed)
+				state, _ := last.Topic("a")
+				switch {
+				case last.Epoch("a") != first.Epoch("a"):
+					require.False(t, over)
+					require.Zero(t, state.Messages)
+				case served == nil:
+					require.Equal(t, 1, state.Messages, "call %d, seed %d", n, seed)
+				default:
+					require.Equal(t, 2, state.Messages, "call %d, seed %d", n, seed)
+				}
+			}
+		}
 	}
-	for _, after := range []int{0, bufferBytes} {
-		require.ErrorIs(t, write(&brokenWriter{after}, b), errBroken)
+}
+
+// A daemon with a write-ahead log gets SyncStop, and the reverse. Nothing is lost, and no offset
+// comes again. A log that did not end in order is left alone: it must announce what it has lost.
+func TestAFolderChangesItsMode(t *testing.T) {
+	d := newDisk(t)
+	stopLog := func() (*broker.Broker, error) {
+		d.cfg.Sync = SyncStop
+		b := newBroker(d.config)
+		d.wal = NewStopLog(d.cfg, b).wal
+		return b, d.wal.open(func(e broker.Entry) error {
+			_, err := b.Apply(e)
+			return err
+		}, time.Now())
 	}
-	b.Close()
+	d.mustStart()
+	for range 3 {
+		d.publish("b", "1")
+	}
+	d.publish("a", "1")
+	require.NoError(t, d.wal.close(time.Now()))
+
+	b, err := stopLog()
+	require.NoError(t, err)
+	require.Equal(t, UsedName, d.files())
+	require.Equal(t, d.Epoch("a"), b.Epoch("a"))
+	require.EqualValues(t, 5, publish(t, b, "a"), "offsets of the log are not used again")
+	require.EqualValues(t, 4, publish(t, b, "b"))
+	require.NoError(t, d.wal.writeState())
+	d.wal.abandon()
+	require.Equal(t, "5.checkpoint", d.files())
+
+	d.cfg.Sync = SyncEverySecond
+	d.mustStart()
+	require.True(t, d.found.Clean)
+	d.wantTopic("a", "4 5")
+	d.wantTopic("b", "1 2 3 4")
+	require.EqualValues(t, 6, d.publish("a", "1"))
+	d.kill()
+	files := d.files()
+	_, err = stopLog()
+	require.ErrorContains(t, err, "start the daemon with another store.sync, and stop it")
+	require.Equal(t, files, d.files())
+	d.cfg.Sync = SyncEverySecond
+	d.mustStart()
+	require.NoError(t, d.wal.close(time.Now()))
+
+	b, err = stopLog()
+	require.NoError(t, err)
+	require.EqualValues(t, 7, publish(t, b, "a"))
+	d.kill()
+	d.cfg.Sync = SyncEverySecond
+	d.mustStart()
+	require.True(t, d.found.Used, "it crashed with SyncStop")
+	require.NotEqual(t, b.Epoch("a"), d.Epoch("a"))
+	require.False(t, d.Has("a"))
+	d.publish("a", "1")
+	d.kill()
+	d.mustStart()
+	require.False(t, d.found.Used)
+	d.wantTopic("a", "1")
 }
 
 func TestMessagesAgeBetweenDaemons(t *testing.T) {
@@ -426,14 +557,12 @@ func TestASuccessorHoldsItsMemoryBudget(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		const budget = 64 << 10
-		state := saved(t, b)
-		reading := newReader(bytes.NewReader(state), newBroker(broker.Config{MemoryBudget: budget}))
-		require.NoError(t, reading.next(reading.head))
-		for !reading.over {
-			require.NoError(t, reading.next(reading.line))
-			require.LessOrEqual(t, used(reading.broker), int64(budget+1<<10), "a new topic counts before others are evicted")
-		}
-		next := successor(t, b, broker.Config{MemoryBudget: budget})
+		state, next := saved(t, b), newBroker(broker.Config{MemoryBudget: budget})
+		require.NoError(t, NewStopLog(state.cfg, next).wal.open(func(e broker.Entry) error {
+			_, err := next.Apply(e)
+			require.LessOrEqual(t, used(next), int64(budget+1<<10), "a new topic counts before others are evicted")
+			return err
+		}, time.Now()))
 		require.LessOrEqual(t, used(next), int64(budget))
 		require.Greater(t, used(next), int64(budget/2))
 		for _, topic := range []string{"a", "b", "c"} {
@@ -444,111 +573,25 @@ func TestASuccessorHoldsItsMemoryBudget(t *testing.T) {
 	})
 }
 
-// sealed returns lines with a valid end.
-func sealed(lines string) []byte {
-	sum := sha256.Sum256([]byte(lines))
-	return fmt.Appendf([]byte(lines), `{"end":{"lines":%d,"sha256":%q}}`+"\n", strings.Count(lines, "\n"), hex.EncodeToString(sum[:]))
-}
-
-const (
-	savedBegin  = `{"pubsubd_state":1,"epoch":"k3","floor":5,"saved":1}` + "\n"
-	savedKey    = `{"result":{"scope":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","fingerprint":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","position":"a@k3:7","time":1700000000000}}` + "\n"
-	savedTopicA = `{"topic":{"name":"a","head":9,"lost":6,"reason":"evicted"}}` + "\n"
-)
-
-func TestAnInvalidStateIsRejected(t *testing.T) {
-	_, err := restore(broker.Config{}, sealed(savedBegin+savedTopicA+`{"message":{"offset":7,"time":1,"data":"MQ=="}}`+"\n"+savedKey))
-	require.NoError(t, err)
-	whole := string(sealed(savedBegin + savedTopicA))
-	for name, tt := range map[string]struct{ text, why string }{
-		"nothing":             {"", "line 1: the file is truncated"},
-		"another program's":   {"# settings\n", "line 1: this is not a state file of pubsubd"},
-		"another's JSON":      {`{"version":1}` + "\n", "not a state file of pubsubd"},
-		"another version":     {`{"pubsubd_state":2,"epoch":"k3"}` + "\n", "version 2"},
-		"no epoch":            {strings.Replace(whole, "k3", "K3", 1), "epoch"},
-		"floor too high":      {strings.Replace(whole, `"floor":5`, `"floor":9007199254740992`, 1), "floor"},
-		"cut in a line":       {whole[:len(savedBegin)+10], "line 2: the file is truncated"},
-		"cut between lines":   {savedBegin + savedTopicA, "line 3: the file is truncated"},
-		"end not ended":       {whole[:len(whole)-1], "line 3: the file is truncated"},
-		"changed":             {strings.Replace(whole, `"head":9`, `"head":8`, 1), "changed"},
-		"a line less":         {savedBegin + whole[len(savedBegin)+len(savedTopicA):], "line 2: the file ends after 1 lines"},
-		"more behind":         {whole + "\n", "more data follows"},
-		"not JSON":            {string(sealed(savedBegin + "topic\n")), "line 2: it cannot be read"},
-		"an unknown kind":     {string(sealed(savedBegin + `{"moon":{}}` + "\n")), "does not know its kind"},
-		"a topic twice":       {string(sealed(savedBegin + savedTopicA + savedTopicA)), "twice"},
-		"no topic's name":     {string(sealed(savedBegin + strings.Replace(savedTopicA, `"a"`, `"a b"`, 1))), `topic "a b"`},
-		"lost beyond head":    {string(sealed(savedBegin + strings.Replace(savedTopicA, `"lost":6`, `"lost":10`, 1))), "do not rise: born 0, lost 10, head 9"},
-		"born beyond lost":    {string(sealed(savedBegin + strings.Replace(savedTopicA, `"lost":6`, `"born":7,"lost":6`, 1))), "do not rise: born 7, lost 6, head 9"},
-		"no reason":           {string(sealed(savedBegin + strings.Replace(savedTopicA, "evicted", "bored", 1))), "bored"},
-		"message first":       {string(sealed(savedBegin + `{"message":{"offset":1}}` + "\n")), "before its topic"},
-		"message lost":        {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":6}}` + "\n")), "offset 6"},
-		"message ahead":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":10}}` + "\n")), "offset 10"},
-		"offsets do not rise": {string(sealed(savedBegin + savedTopicA + strings.Repeat(`{"message":{"offset":7,"time":1,"data":"MQ=="}}`+"\n", 2))), "line 4"},
-		"no JSON in it":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MSA="}}` + "\n")), "not JSON"},
-		"no CBOR in it":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":"AQE="}}` + "\n")), "not CBOR"},
-		"CBOR beyond JSON":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":"QQE="}}` + "\n")), "not CBOR"},
-		"empty CBOR":          {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":""}}` + "\n")), "not CBOR"},
-		"CBOR with a type":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"type":"a/b","cbor":"AQ=="}}` + "\n")), "two payloads"},
-		"CBOR beside JSON":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MQ==","cbor":"AQ=="}}` + "\n")), "two payloads"},
-		"endless life":        {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"ttl_ms":9223372036854775807,"data":"MQ=="}}` + "\n")), "time is not valid"},
-		"long key":            {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MQ==","key":"` + strings.Repeat("k", 256) + `"}}` + "\n")), "too long"},
-		"long by":             {string(sealed(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1,"data":"MQ==","by":"` + strings.Repeat("b", 256) + `"}}` + "\n")), "by is too long"},
-		"claims of nobody":    {string(sealed(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1,"data":"MQ==","claims":{}}}` + "\n")), "claims are not valid"},
-		"claims are a number": {string(sealed(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1,"data":"MQ==","by":"b","claims":1}}` + "\n")), "claims are not valid"},
-		"claims with spaces":  {string(sealed(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1,"data":"MQ==","by":"b","claims":{ }}}` + "\n")), "claims are not valid"},
-		"long claims":         {string(sealed(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1,"data":"MQ==","by":"b","claims":{"a":"` + strings.Repeat("a", 250) + `"}}}` + "\n")), "claims are not valid"},
-		"no digests":          {string(sealed(savedBegin + `{"result":{"scope":"MQ==","fingerprint":"MQ==","position":"a@k3:1","time":1}}` + "\n")), "result of the idempotency key"},
-		"no position":         {string(sealed(savedBegin + `{"result":{"position":"a@k3:01"}}` + "\n")), "line 2: it cannot be read"},
-		"another epoch's key": {string(sealed(savedBegin + strings.Replace(savedKey, "k3", "k4", 1))), "result of the idempotency key"},
-		"endless line":        {savedBegin + strings.Repeat("x", maxLine+1), "line 2: it is longer"},
-	} {
-		b, err := restore(broker.Config{}, []byte(tt.text))
-		require.ErrorContains(t, err, tt.why, name)
-		require.Nil(t, b, name)
-	}
-}
-
-// A state that is cut at any byte, or has any byte changed, is rejected.
+// A state that is cut at any byte, or has any byte changed, refuses the start, and stays.
 func TestADamagedStateIsRejected(t *testing.T) {
 	b := newBroker(broker.Config{})
 	publish(t, b, "a")
 	publish(t, b, "b")
 	state := saved(t, b)
-	for i := 0; i < len(state); i += exhaustive.Step(5) {
-		_, err := restore(broker.Config{}, state[:i])
-		require.Error(t, err, "cut at %d", i)
-		damaged := bytes.Clone(state)
+	file := state.names[fileName(1, checkpointSuffix)]
+	whole := file.cache
+	for i := 0; i < len(whole); i += exhaustive.Step(5) {
+		damaged := bytes.Clone(whole)
 		damaged[i] ^= 0x20
-		_, err = restore(broker.Config{}, damaged)
-		require.Error(t, err, "byte %d of %q", i, state)
+		for _, content := range [][]byte{whole[:i], damaged} {
+			file.cache = content
+			_, err := state.start(broker.Config{})
+			require.Error(t, err, "byte %d", i)
+			require.Regexp(t, "repair|empty the folder|start that version", err.Error())
+			require.Equal(t, content, state.names[fileName(1, checkpointSuffix)].cache)
+		}
 	}
-}
-
-// A state is rejected, or it is held within the bounds and can be saved again unchanged.
-func FuzzRestore(f *testing.F) {
-	message := `{"message":{"offset":7,"time":1700000000000,"ttl_ms":1000,"type":"a/b","data":"MQ==","id":"i","key":"k"}}` + "\n"
-	f.Add(savedBegin)
-	f.Add(savedBegin + savedTopicA + message + savedKey)
-	f.Add(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1700000000000,"cbor":"AQ=="}}` + "\n")
-	f.Add(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1700000000000,"data":"MQ==","by":"b","claims":{"name":"B"}}}` + "\n")
-	f.Add(savedBegin + savedTopicA + strings.Replace(savedTopicA, `"a"`, `"b"`, 1) + message)
-	f.Fuzz(func(t *testing.T, lines string) {
-		cfg := broker.Config{HistoryMessages: 3, MaxTopics: 2, HistoryAge: 100 * 365 * 24 * time.Hour}
-		now := time.Now()
-		open := func() *broker.Broker { return newBroker(cfg) }
-		b, err := read(bytes.NewReader(sealed(lines)), open, now)
-		if err != nil {
-			return
-		}
-		consistent(t, b)
-		for _, topic := range b.Topics(broker.NewListing([]string{">", "_>"}, func(string) bool { return true }), "", 100).Topics {
-			require.NoError(t, wire.CheckTopic(topic.Topic))
-			require.LessOrEqual(t, topic.Messages, 3)
-		}
-		next, err := read(bytes.NewReader(saved(t, b)), open, now)
-		require.NoError(t, err)
-		require.Equal(t, contents(t, b, now), contents(t, next, now))
-	})
 }
 
 func TestIsCompactJSON(t *testing.T) {
