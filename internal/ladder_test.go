@@ -35,7 +35,7 @@ var floors = [][]string{
 	{"internal/transport", "internal/listen", "internal/cors", "internal/acme"},
 	{"internal/presence"},
 	{"internal/session", "internal/store"},
-	{"internal/token"},
+	{"internal/token", "internal/entry"},
 	{"internal/broker", "internal/auth", "internal/limit", "internal/hook"},
 	{"internal/frame"},
 	{"internal/memory", "internal/observe"},

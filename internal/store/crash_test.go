@@ -27,6 +27,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/entry"
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -402,7 +403,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	for bug, plant := range map[string]func(w *world){
 		"a segment is overwritten at boot":              func(w *world) { w.fs.bugs.overwrites = true },
 		"a torn tail of a quiet topic":                  func(w *world) { w.silent = true },
-		"an acknowledged deletion comes back":           func(w *world) { w.fs.bugs.unsynced = kindDelete },
+		"an acknowledged deletion comes back":           func(w *world) { w.fs.bugs.unsynced = entry.Delete },
 		"a checkpoint needs a segment that was removed": func(w *world) { w.fs.bugs.removesSoon = true },
 		"a lease is used before it is synced":           func(w *world) { w.fs.bugs.unsynced = kindLease },
 		"a log ends before its mark":                    func(w *world) { w.fs.bugs.hidesMark = true },

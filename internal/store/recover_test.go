@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/entry"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
@@ -349,7 +350,7 @@ func TestAStopIsNotTheEndIfAFileFollowsIt(t *testing.T) {
 // A file whose number is near the largest offset refuses the start: the next files would have
 // names that no start recognises.
 func TestANumberThatNoLogReachesRefusesTheStart(t *testing.T) {
-	for _, number := range []uint64{mostNumber + 1, maxOffset, maxOffset + 1, 1<<64 - 1} {
+	for _, number := range []uint64{mostNumber + 1, entry.MaxOffset, entry.MaxOffset + 1, 1<<64 - 1} {
 		for _, suffix := range []string{segmentSuffix, checkpointSuffix} {
 			d := newDisk(t)
 			d.mustStart()

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/entry"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -186,7 +187,7 @@ func (r *recovering) readSegment(s *segmentFile, later []*segmentFile) (ended bo
 	}
 	defer l.close()
 	r.closed = false
-	end := uint64(maxOffset)
+	end := uint64(entry.MaxOffset)
 	if len(later) > 0 {
 		end = later[0].prev
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pubsubd/pubsubd/internal/entry"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -38,7 +39,7 @@ func numberOf(name, suffix string) (number uint64, ok bool) {
 
 // mostNumber is more than any log reaches, and leaves room for numbers that starts skip. After
 // a file with a higher number, new ones would have offsets that clients cannot read.
-const mostNumber = maxOffset - 1<<50
+const mostNumber = entry.MaxOffset - 1<<50
 
 // A header is the first record of a file. Its number is that of the file.
 type header struct {
@@ -68,7 +69,7 @@ const (
 func (h *header) append(b []byte, key uint32) []byte {
 	start := len(b)
 	b = beginRecord(b, kindHeader, h.number)
-	b = appendField(b, h.epoch)
+	b = entry.AppendField(b, h.epoch)
 	for _, n := range []uint64{h.prev, h.copied, h.lost, h.lease, h.synced} {
 		b = binary.AppendUvarint(b, n)
 	}
@@ -83,7 +84,7 @@ func (h *header) append(b []byte, key uint32) []byte {
 		flags |= flagNever
 	}
 	b = append(b, flags)
-	b = appendField(b, h.boot)
+	b = entry.AppendField(b, h.boot)
 	if err := endRecord(b, start, key); err != nil {
 		panic("BUG: a header is too long: " + err.Error())
 	}
@@ -94,12 +95,12 @@ func parseHeader(r record) (header, error) {
 	if r.kind != kindHeader {
 		return header{}, errors.New("it is not a header")
 	}
-	f := fields{body: r.body}
-	h := header{number: r.number, epoch: f.string(), prev: f.uvarint(), copied: f.uvarint(), lost: f.uvarint(), lease: f.uvarint(), synced: f.uvarint()}
-	flags := f.byte()
+	f := entry.NewFields(r.body)
+	h := header{number: r.number, epoch: f.Text(), prev: f.Uvarint(), copied: f.Uvarint(), lost: f.Uvarint(), lease: f.Uvarint(), synced: f.Uvarint()}
+	flags := f.Byte()
 	h.always, h.last, h.never = flags&flagAlways > 0, flags&flagLast > 0, flags&flagNever > 0
-	h.boot = f.string()
-	if err := f.end(); err != nil {
+	h.boot = f.Text()
+	if err := f.End(); err != nil {
 		return header{}, err
 	}
 	if _, err := wire.ParsePosition("a@" + h.epoch + ":0"); err != nil {
@@ -201,7 +202,7 @@ func appendNumber(b []byte, k kind, number, n uint64, key uint32) []byte {
 // numberIn returns the number in the body of a record of appendNumber.
 func numberIn(r record) (uint64, error) {
 	if len(r.body) != 8 {
-		return 0, errShort
+		return 0, entry.ErrShort
 	}
 	return binary.LittleEndian.Uint64(r.body), nil
 }

@@ -594,12 +594,6 @@ func TestADamagedStateIsRejected(t *testing.T) {
 	}
 }
 
-func TestIsCompactJSON(t *testing.T) {
-	for data, want := range map[string]bool{`{"a":1,"a":2}`: true, `[1.0]`: true, `{"a": 1}`: false, ` 1`: false, "1\n": false, ``: false, `{"a":}`: false, "\"\xff\"": false} {
-		require.Equal(t, want, isCompactJSON([]byte(data)), data)
-	}
-}
-
 // publishClaimed publishes a message with a key.
 func publishClaimed(b *broker.Broker, m *wire.Message, ttl time.Duration) (wire.Published, error) {
 	c, r, _ := b.Claim("", m, ttl, time.Now())

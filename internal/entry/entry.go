@@ -1,0 +1,247 @@
+// Package entry encodes the changes of a broker's log as bytes. Every log that outlives the
+// process uses it, so it stands below them: a log adds lengths and checksums of its own.
+package entry
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
+)
+
+// A Kind is a kind of entry.
+type Kind byte
+
+// The kinds.
+const (
+	Publish Kind = iota + 1
+	Delete
+	Lost
+	Forget
+	Epoch
+	Topic
+	Key
+)
+
+// kinds has the kind of each operation.
+var kinds = [...]Kind{
+	broker.OpPublish: Publish,
+	broker.OpDelete:  Delete,
+	broker.OpLost:    Lost,
+	broker.OpForget:  Forget,
+	broker.OpEpoch:   Epoch,
+	broker.OpTopic:   Topic,
+	broker.OpKey:     Key,
+}
+
+// KindOf returns the kind of an operation.
+func KindOf(op broker.Op) Kind { return kinds[op] }
+
+// MaxOffset is the largest integer that every JSON reader keeps exactly.
+const MaxOffset = 1<<53 - 1
+
+// Append appends the body of an entry. The kind, and the epoch and the offset of the position,
+// are not in it.
+func Append(b []byte, e *broker.Entry) []byte {
+	m := e.Message
+	b = AppendField(b, m.Position.Topic)
+	switch KindOf(e.Op) {
+	case Publish:
+		b = appendMessage(b, e)
+	case Lost, Forget, Epoch, Topic:
+		b = appendState(b, e.State)
+	case Key:
+		b = binary.AppendVarint(b, m.Time)
+		b = appendKey(b, e.Key)
+	}
+	return b
+}
+
+// Flags of a publish.
+const (
+	flagCBOR = 1 << iota
+	flagKey
+	flagClaims
+)
+
+func appendMessage(b []byte, e *broker.Entry) []byte {
+	m, flags := e.Message, byte(0)
+	if m.CBOR {
+		flags |= flagCBOR
+	}
+	if e.Key != (broker.Key{}) {
+		flags |= flagKey
+	}
+	if m.Claims != nil {
+		flags |= flagClaims
+	}
+	b = append(b, flags)
+	b = binary.AppendVarint(b, m.Time)
+	b = binary.AppendVarint(b, e.TTL.Milliseconds())
+	b = AppendField(b, m.Type)
+	b = AppendField(b, m.ID)
+	b = AppendField(b, m.Key)
+	b = AppendField(b, m.Client)
+	b = AppendField(b, m.By)
+	if flags&flagClaims > 0 {
+		b = AppendField(b, m.Claims)
+	}
+	if flags&flagKey > 0 {
+		b = appendKey(b, e.Key)
+	}
+	return append(b, m.Data...)
+}
+
+func appendKey(b []byte, k broker.Key) []byte {
+	return append(append(b, k.Scope[:]...), k.Print[:]...)
+}
+
+func appendState(b []byte, s *broker.State) []byte {
+	b = binary.AppendUvarint(b, uint64(s.Partition))
+	b = binary.AppendUvarint(b, s.Forgotten)
+	b = binary.AppendUvarint(b, s.Born)
+	b = binary.AppendUvarint(b, s.Lost)
+	return AppendField(b, s.Reason)
+}
+
+// Read returns the entry of a kind and a body, at a position without its topic. It keeps nothing
+// of the body. What a log says is not trusted: Read checks it as the daemon checks requests.
+func Read(k Kind, body []byte, at wire.Position) (broker.Entry, error) {
+	f := NewFields(body)
+	e := broker.Entry{Message: &wire.Message{Position: at}}
+	e.Message.Position.Topic = f.Text()
+	switch k {
+	case Publish:
+		e.Op = broker.OpPublish
+		f.message(&e)
+	case Delete:
+		e.Op = broker.OpDelete
+	case Lost, Forget, Epoch, Topic:
+		e.Op = broker.Op(slices.Index(kinds[:], k))
+		e.State = f.state()
+	case Key:
+		e.Op = broker.OpKey
+		e.Message.Time = f.varint()
+		e.Key = f.key()
+	default:
+		f.fail(fmt.Errorf("this version of pubsubd does not know its kind, %d", k))
+	}
+	if err := f.End(); err != nil {
+		return broker.Entry{}, err
+	}
+	return e, checkEntry(&e)
+}
+
+// message reads the message of a publish.
+func (f *Fields) message(e *broker.Entry) {
+	flags, m := f.Byte(), e.Message
+	m.Time = f.varint()
+	ttl := f.varint()
+	m.Type, m.ID, m.Key, m.Client, m.By = f.Text(), f.Text(), f.Text(), f.Text(), f.Text()
+	if flags&flagClaims > 0 {
+		m.Claims = bytes.Clone(f.take(f.Uvarint()))
+	}
+	if flags&flagKey > 0 {
+		e.Key = f.key()
+	}
+	m.CBOR = flags&flagCBOR > 0
+	m.Data = append([]byte{}, f.take(uint64(len(f.body)))...)
+	if f.err != nil {
+		return
+	}
+	if err := checkMessage(m, ttl); err != nil {
+		f.fail(err)
+	}
+	e.TTL = time.Duration(ttl) * time.Millisecond
+}
+
+func (f *Fields) key() (k broker.Key) {
+	copy(k.Scope[:], f.take(uint64(len(k.Scope))))
+	copy(k.Print[:], f.take(uint64(len(k.Print))))
+	return k
+}
+
+func (f *Fields) state() *broker.State {
+	s := &broker.State{Partition: int(f.Uvarint()), Forgotten: f.Uvarint(), Born: f.Uvarint(), Lost: f.Uvarint()}
+	s.Reason = wire.GapReason(f.Text())
+	switch {
+	case f.err != nil:
+	case s.Partition != 0:
+		f.fail(fmt.Errorf("it is of partition %d; the log has only partition 0", s.Partition))
+	case s.Reason != "" && !slices.Contains(wire.GapReasons(), s.Reason):
+		f.fail(fmt.Errorf("it has an unknown gap reason, %.40q", s.Reason))
+	}
+	return s
+}
+
+// maxTTL is the longest life that a time.Duration holds, in milliseconds.
+const maxTTL = math.MaxInt64 / int64(time.Millisecond)
+
+// checkMessage checks a message, but for its position, and its life in milliseconds.
+func checkMessage(m *wire.Message, ttl int64) error {
+	switch {
+	case m.Time < 0 || ttl < 0 || ttl > maxTTL:
+		return errors.New("the message's time is not valid")
+	case len(m.Type) > wire.MaxTypeBytes || len(m.Key) > wire.MaxKeyBytes || len(m.ID) > wire.MaxKeyBytes:
+		return errors.New("the message's type, key or id is too long")
+	case m.Client != "" && wire.CheckClient(m.Client) != nil:
+		return wire.CheckClient(m.Client)
+	case len(m.By) > wire.MaxByBytes || m.Claims != nil && !hasPublicClaims(m):
+		return errors.New("the message's by is too long, or its claims are not valid")
+	case m.CBOR && m.Type != "":
+		return errors.New("the message has JSON values, and a type")
+	case m.CBOR:
+		if model, err := cbor.Check(m.Data); err != nil || model != cbor.IsJSON {
+			return errors.New("the message's data is not CBOR of JSON values")
+		}
+	case m.Type == "" && !isCompactJSON(m.Data):
+		return errors.New("the message's data is not JSON")
+	}
+	return nil
+}
+
+// hasPublicClaims reports whether the claims have the form that tokens may have: a compact
+// JSON object of few bytes, of a known subject.
+func hasPublicClaims(m *wire.Message) bool {
+	return m.By != "" && len(m.Claims) > 0 && len(m.Claims) <= wire.MaxClaimsBytes && m.Claims[0] == '{' && isCompactJSON(m.Claims)
+}
+
+// isCompactJSON reports whether data is JSON as wire.CompactJSON returns it, but a member may
+// come twice: older daemons allowed that.
+func isCompactJSON(data []byte) bool {
+	compact, err := jsontext.AppendFormat(nil, data,
+		jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
+	return err == nil && len(compact) == len(data) && utf8.Valid(data)
+}
+
+// checkEntry checks the position and the state of an entry.
+func checkEntry(e *broker.Entry) error {
+	at := e.Message.Position
+	switch {
+	case at.Offset > MaxOffset:
+		return fmt.Errorf("its offset must be at most %d; got %d", uint64(MaxOffset), at.Offset)
+	case e.Message.Time < 0:
+		return errors.New("its time is before 1970")
+	case e.Op == broker.OpEpoch && e.State.Born > e.State.Lost:
+		return fmt.Errorf("its first loss, at %d, is after its last, at %d", e.State.Born, e.State.Lost)
+	case e.Op == broker.OpEpoch && at.Topic == "":
+		return nil
+	case e.Op == broker.OpForget && e.State.Lost > at.Offset:
+		return fmt.Errorf("it forgets the topic at offset %d, but the topic has one at %d", at.Offset, e.State.Lost)
+	case e.Op == broker.OpTopic && (e.State.Born > at.Offset || e.State.Lost > at.Offset):
+		return fmt.Errorf("its offsets contradict each other: born %d, lost %d, head %d", e.State.Born, e.State.Lost, at.Offset)
+	case (e.Op == broker.OpTopic || e.Op == broker.OpLost) && e.State.Reason == "":
+		return errors.New("it has no gap reason")
+	}
+	return wire.CheckTopic(at.Topic)
+}
