@@ -171,6 +171,9 @@ func (f *feed) isRecovered(r store.Recovery) {
 	if r.Cut > 0 {
 		log = log.With(zap.Int64("cut_bytes", r.Cut), zap.String("cut_file", r.CutFile))
 	}
+	if r.Skipped > 0 {
+		log = log.With(zap.Int("skipped_entries_of_a_newer_release", r.Skipped))
+	}
 	switch {
 	case r.Used:
 		log.Warn("the last daemon did not write the topics at its end, for instance because it crashed: a new epoch begins, and subscribers get a gap, restarted")

@@ -19,10 +19,17 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A Kind is a kind of entry.
+// A Kind says how to read the body of an entry. A log keeps it beside the body:
+//
+//	bits 0 to 4   the kind; a log has 8 to 15 for records of its own
+//	bits 5 and 6  the version of the body; 0 is the first
+//	bit 7         Optional
+//
+// A body never changes without a new version, and a release refuses what it does not know. If it
+// dropped such an entry, it would serve another state than the release that wrote the log.
 type Kind byte
 
-// The kinds.
+// The kinds, in the version that this release writes.
 const (
 	Publish Kind = iota + 1
 	Delete
@@ -31,7 +38,24 @@ const (
 	Epoch
 	Topic
 	Key
+
+	// Optional marks an entry that a release may skip if it does not know the kind or the version.
+	Optional Kind = 0x80
+
+	kindBits    = 0x1f
+	versionBits = 0x60
 )
+
+// IsEntry reports whether the kind is that of an entry, and not of a log's own record.
+func (k Kind) IsEntry() bool { return k&kindBits < 8 || k&kindBits > 15 }
+
+// Unknown is the error of Read for an entry that a newer release wrote.
+type Unknown struct{ Kind Kind }
+
+func (u Unknown) Error() string {
+	return fmt.Sprintf("a newer release of pubsubd wrote an entry of kind %d, version %d, which this one does not know: start that release, or a newer one",
+		u.Kind&kindBits, u.Kind&versionBits>>5)
+}
 
 // kinds has the kind of each operation.
 var kinds = [...]Kind{
@@ -55,12 +79,12 @@ const MaxOffset = 1<<53 - 1
 func Append(b []byte, e *broker.Entry) []byte {
 	m := e.Message
 	b = AppendField(b, m.Position.Topic)
-	switch KindOf(e.Op) {
-	case Publish:
+	switch e.Op {
+	case broker.OpPublish:
 		b = appendMessage(b, e)
-	case Lost, Forget, Epoch, Topic:
+	case broker.OpLost, broker.OpForget, broker.OpEpoch, broker.OpTopic:
 		b = appendState(b, e.State)
-	case Key:
+	case broker.OpKey:
 		b = binary.AppendVarint(b, m.Time)
 		b = appendKey(b, e.Key)
 	}
@@ -117,24 +141,20 @@ func appendState(b []byte, s *broker.State) []byte {
 // Read returns the entry of a kind and a body, at a position without its topic. It keeps nothing
 // of the body. What a log says is not trusted: Read checks it as the daemon checks requests.
 func Read(k Kind, body []byte, at wire.Position) (broker.Entry, error) {
-	f := NewFields(body)
-	e := broker.Entry{Message: &wire.Message{Position: at}}
+	op := slices.Index(kinds[:], k&^Optional)
+	if op < 0 {
+		return broker.Entry{}, Unknown{k}
+	}
+	f, e := NewFields(body), broker.Entry{Op: broker.Op(op), Message: &wire.Message{Position: at}}
 	e.Message.Position.Topic = f.Text()
-	switch k {
-	case Publish:
-		e.Op = broker.OpPublish
+	switch e.Op {
+	case broker.OpPublish:
 		f.message(&e)
-	case Delete:
-		e.Op = broker.OpDelete
-	case Lost, Forget, Epoch, Topic:
-		e.Op = broker.Op(slices.Index(kinds[:], k))
+	case broker.OpLost, broker.OpForget, broker.OpEpoch, broker.OpTopic:
 		e.State = f.state()
-	case Key:
-		e.Op = broker.OpKey
+	case broker.OpKey:
 		e.Message.Time = f.varint()
 		e.Key = f.key()
-	default:
-		f.fail(fmt.Errorf("this version of pubsubd does not know its kind, %d", k))
 	}
 	if err := f.End(); err != nil {
 		return broker.Entry{}, err

@@ -1,8 +1,10 @@
 package entry
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +53,9 @@ func TestEntriesSurvive(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
+	for op := range kinds {
+		require.True(t, slices.ContainsFunc(all, func(e broker.Entry) bool { return e.Op == broker.Op(op) }), "the test has no entry of kind %d", kinds[op])
+	}
 	full := reflect.ValueOf(*all[0].Message)
 	for i := range full.NumField() {
 		if name := full.Type().Field(i).Name; name != "CBOR" {
@@ -86,10 +91,61 @@ func TestAnEntryIsNotTrusted(t *testing.T) {
 		_, err := reread(e)
 		require.ErrorContains(t, err, want)
 	}
-	for _, b := range [][]byte{{byte(Key) + 1}, {byte(Delete), 1, 'a', 0}, {byte(Key), 1, 'a', 0, 1}, {byte(Publish), 9}} {
-		_, err := Read(Kind(b[0]), b[1:], wire.Position{Epoch: "k3"})
-		require.Error(t, err)
+}
+
+// A newer release has written a kind, or a version, that this one does not know.
+func TestAnUnknownEntryIsRefused(t *testing.T) {
+	for k, want := range map[Kind]string{
+		0: "kind 0, version 0", 20: "kind 20, version 0", 14: "kind 14, version 0",
+		Publish | 1<<5: "kind 1, version 1", Key | 3<<5 | Optional: "kind 7, version 3",
+	} {
+		_, err := Read(k, Append(nil, &entriesForTests()[0]), wire.Position{Epoch: "k3"})
+		require.Equal(t, Unknown{k}, err)
+		require.ErrorContains(t, err, "a newer release of pubsubd wrote an entry of "+want+", which this one does not know: start that release")
 	}
+	for k := range Kind(255) {
+		require.Equal(t, k&31 < 8 || k&31 > 15, k.IsEntry())
+	}
+	_, err := Read(Delete|Optional, []byte{1, 'a'}, wire.Position{Epoch: "k3"})
+	require.NoError(t, err, "it is known")
+}
+
+// The bytes of an entry of each kind are cut, changed and continued. Whatever is still read
+// would be written again.
+func TestADamagedEntryIsNoOther(t *testing.T) {
+	for _, e := range entriesForTests() {
+		k, good := KindOf(e.Op), Append(nil, &e)
+		for i := range good {
+			_, err := Read(k, good[:i], e.Message.Position)
+			require.True(t, err != nil || k == Publish, "kind %d, %d bytes", k, i)
+			for bit := range 8 {
+				changed := bytes.Clone(good)
+				changed[i] ^= 1 << bit
+				wantStable(t, k, changed)
+			}
+		}
+		_, err := Read(k, append(good, 0), e.Message.Position)
+		require.True(t, err != nil || k == Publish, "kind %d", k)
+	}
+}
+
+func wantStable(t *testing.T, k Kind, body []byte) {
+	t.Helper()
+	e, err := Read(k, body, wire.Position{Epoch: "k3", Offset: 1})
+	if err != nil {
+		return
+	}
+	again, err := reread(e)
+	require.NoError(t, err)
+	require.Equal(t, e, again)
+}
+
+// Whatever a body holds, reading it ends, with an entry that can be written again.
+func FuzzRead(f *testing.F) {
+	for _, e := range entriesForTests() {
+		f.Add(byte(KindOf(e.Op)), Append(nil, &e))
+	}
+	f.Fuzz(func(t *testing.T, k byte, body []byte) { wantStable(t, Kind(k), body) })
 }
 
 func TestIsCompactJSON(t *testing.T) {

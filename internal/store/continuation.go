@@ -141,7 +141,7 @@ func (l *logFile) copyEntries(after, end uint64, to *segment) error {
 		if err != nil {
 			return err
 		}
-		if r.kind >= kindHeader || r.number <= after {
+		if !r.kind.IsEntry() || r.number <= after {
 			continue
 		}
 		copied, b = r.number, appendRecord(b, r, to.key)

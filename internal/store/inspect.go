@@ -253,9 +253,9 @@ func (l *logFile) inspect(c *FileContents) error {
 			return nil
 		case err != nil:
 			return err
-		case r.kind < kindHeader && c.Kind == KindCheckpoint:
+		case r.kind.IsEntry() && c.Kind == KindCheckpoint:
 			c.Entries++
-		case r.kind < kindHeader:
+		case r.kind.IsEntry():
 			if c.Entries++; c.Entries == 1 {
 				c.First = r.number
 			}

@@ -35,12 +35,12 @@ import (
 type kind = entry.Kind
 
 const (
-	kindHeader kind = entry.Key + 1 + iota // of a segment or a checkpoint
-	kindLease                              // every number that was used is below the lease
-	kindSynced                             // the file is durable up to a length, and so are all entries up to this record's number
-	kindClosed                             // as kindSynced, at the end of a segment, by a daemon that stopped
-	kindEnd                                // the end of a checkpoint
-	kindMark                               // of a mark: a segment, and how many bytes of it are durable
+	kindHeader kind = 8 + iota // of a segment or a checkpoint
+	kindLease                  // every number that was used is below the lease
+	kindSynced                 // the file is durable up to a length, and so are all entries up to this record's number
+	kindClosed                 // as kindSynced, at the end of a segment, by a daemon that stopped
+	kindEnd                    // the end of a checkpoint
+	kindMark                   // of a mark: a segment, and how many bytes of it are durable
 )
 
 const (

@@ -78,7 +78,8 @@ func TestARecordIsBounded(t *testing.T) {
 	require.ErrorContains(t, err, "its length must be at most 16777216")
 }
 
-// Whatever a file holds, reading it ends, with records that can be written again.
+// Whatever a file holds, reading it ends, with records that can be written again. A broker holds
+// what they say within its bounds.
 func FuzzRecords(f *testing.F) {
 	var b []byte
 	all := entriesForTests()
@@ -86,12 +87,21 @@ func FuzzRecords(f *testing.F) {
 		b, _ = appendEntry(b, &all[i], all[i].Message.Position.Offset, testKey)
 	}
 	f.Add(b, false)
+	topic := broker.Entry{Op: broker.OpTopic, Message: &wire.Message{Position: wire.Position{Topic: "c", Offset: 9}}, State: &broker.State{Lost: 3, Reason: wire.GapEvicted}}
+	b, _ = appendEntry(nil, &topic, 9, testKey)
+	message := broker.Entry{Op: broker.OpPublish, Message: &wire.Message{Position: wire.Position{Topic: "c", Offset: 7}, Data: []byte("1")}}
+	b, _ = appendEntry(b, &message, 7, testKey)
+	f.Add(b, false)
 	f.Add(b[:len(b)-1], true)
 	f.Fuzz(func(t *testing.T, b []byte, seal bool) {
 		if seal && len(b) >= recordHeadBytes && len(b) < maxBody { // the checksum is right
 			_ = endRecord(b, 0, testKey)
 		}
 		r := readerOf(b)
+		holds := newBroker(broker.Config{HistoryMessages: 3, MaxTopics: 2, HistoryAge: 100 * 365 * 24 * time.Hour})
+		_, err := holds.Apply(broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{Position: wire.Position{Epoch: "k3"}}, State: &broker.State{}})
+		require.NoError(t, err)
+		defer func() { consistent(t, holds) }()
 		for {
 			before := r.at
 			got, err := r.next()
@@ -112,6 +122,10 @@ func FuzzRecords(f *testing.F) {
 			same, err := next.entry("k3")
 			require.NoError(t, err)
 			require.Equal(t, e, same)
+			if got.number > 0 { // as in each file
+				_, err = holds.Apply(e)
+				require.NoError(t, err)
+			}
 		}
 	})
 }

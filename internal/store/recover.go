@@ -17,6 +17,7 @@ type Recovery struct {
 	Last     uint64        // newest entry that was recovered
 	Lost     uint64        // unless 0, entries up to this number may be lost, and no entry was written since
 	Records  int           // that were read
+	Skipped  int           // of these, entries that only a newer release knows, and that may be skipped
 	Bytes    int64         // that were read
 	Cut      int64         // bytes after Last that are ignored: incomplete records, and all that follows
 	CutFile  string        // the file where they begin; empty: none

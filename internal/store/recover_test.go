@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -359,5 +360,60 @@ func TestANumberThatNoLogReachesRefusesTheStart(t *testing.T) {
 			d.write(fileName(number, suffix), d.read(segmentName(1)))
 			require.ErrorContains(t, d.start(), "a number that no log reaches")
 		}
+	}
+}
+
+// A newer release has written an entry that this one does not know. The start is refused, and a
+// repair does not drop it, unless the log says that it may be skipped.
+func TestAnEntryOfANewerReleaseIsRefusedOrSkipped(t *testing.T) {
+	for _, k := range []kind{entry.Kind(20), entry.Publish | 1<<5} {
+		d := newDisk(t)
+		d.mustStart()
+		d.publish("a", "1")
+		d.kill()
+		name := segmentName(1)
+		before := d.read(name)
+		with := func(k kind) {
+			b := appendRecord(bytes.Clone(before), record{k, 2, []byte("\x01a...")}, keyOfFile(42, 1))
+			e := entryOf(broker.OpPublish, "a", "3")
+			b, err := appendEntry(b, &e, 3, keyOfFile(42, 1))
+			require.NoError(t, err)
+			d.write(name, b)
+		}
+		with(k)
+		const why = "which this one does not know: start that release, or a newer one"
+		require.ErrorContains(t, d.start(), why)
+		require.ErrorContains(t, d.start(), fmt.Sprintf("%s, byte %d: a newer release", name, len(before)))
+		c, err := Inspect(d.cfg.FS, d.cfg.BootID)
+		require.NoError(t, err)
+		require.Contains(t, c.Refused, why)
+		require.Empty(t, c.Damage)
+		_, err = Repair(d.cfg)
+		require.ErrorContains(t, err, why)
+
+		with(k | entry.Optional)
+		d.mustStart()
+		require.Equal(t, 1, d.found.Skipped)
+		d.wantTopic("a", "1 3")
+		d.kill()
+
+		d.mustStart()
+		d.checkpoint()
+		d.kill()
+		name = fileName(3, checkpointSuffix)
+		before = d.read(name)
+		end := len(before) - noticeBytes
+		records := binary.LittleEndian.Uint64(before[end+recordHeadBytes:])
+		for _, kind := range []kind{k, k | entry.Optional} {
+			b := appendRecord(bytes.Clone(before[:end]), record{kind, 2, []byte("\x01a...")}, keyOfFile(42, 3))
+			d.write(name, appendNumber(b, kindEnd, 3, records+1, keyOfFile(42, 3)))
+			if err := d.start(); kind == k {
+				require.ErrorContains(t, err, fmt.Sprintf("%s, byte %d: a newer release", name, end))
+			} else {
+				require.NoError(t, err)
+			}
+		}
+		d.wantTopic("a", "1 3")
+		d.kill()
 	}
 }

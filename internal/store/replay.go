@@ -86,7 +86,7 @@ func (r *recovering) readCheckpoint(name string) error {
 		if errors.Is(err, io.EOF) {
 			err = l.bad(true, "the file has no end record")
 		} else if err != nil && !errors.As(err, &bad) {
-			err = &badRecord{file: name, at: at, why: err.Error()}
+			err = badOrUnknown(name, at, err)
 		}
 		if errors.As(err, &bad) {
 			return r.refuse(bad)
@@ -109,11 +109,7 @@ func (r *recovering) readCheckpointRecord(l *logFile, others uint64) (ended bool
 	}
 	r.Records++
 	if rec.kind != kindEnd {
-		e, err := rec.entry(r.Epoch)
-		if err != nil {
-			return false, err
-		}
-		return false, r.apply(e)
+		return false, r.applyRecord(rec)
 	}
 	count, err := numberIn(rec)
 	switch {
@@ -268,11 +264,23 @@ func (r *recovering) takeEntry(rec record, l *logFile) error {
 	if rec.number <= r.last {
 		return nil
 	}
-	e, err := rec.entry(r.Epoch)
-	if err != nil {
+	if err := r.applyRecord(rec); err != nil {
 		return err
 	}
 	r.last = rec.number
+	return nil
+}
+
+// applyRecord applies the entry of a record, unless this release does not know it and may skip it.
+func (r *recovering) applyRecord(rec record) error {
+	e, err := rec.entry(r.Epoch)
+	if unknown, ok := errors.AsType[entry.Unknown](err); ok && unknown.Kind&entry.Optional > 0 {
+		r.Skipped++
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	return r.apply(e)
 }
 

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/entry"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -145,11 +146,20 @@ const (
 
 // damage returns why a record that was read is not valid. To repair the log, it is a bad one.
 func (r *recovering) damage(l *logFile, at int64, why error) error {
-	bad := &badRecord{file: l.file, at: at, why: why.Error()}
-	if r.wal.repairs {
-		return bad
+	err := badOrUnknown(l.file, at, why)
+	if bad, ok := errors.AsType[*badRecord](err); ok && !r.wal.repairs {
+		return r.refuse(bad)
 	}
-	return r.refuse(bad)
+	return err
+}
+
+// badOrUnknown returns the error for a record that was read, but is not valid. An entry of a
+// newer release is no damage, and a repair must not drop it.
+func badOrUnknown(file string, at int64, why error) error {
+	if _, ok := errors.AsType[entry.Unknown](why); ok {
+		return fmt.Errorf("%s, byte %d: %w", file, at, why)
+	}
+	return &badRecord{file: file, at: at, why: why.Error()}
 }
 
 // lose applies that entries up to a number may be lost.
