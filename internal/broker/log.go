@@ -32,7 +32,7 @@ type Log interface {
 	Append(e []Entry, done func([]Result))
 
 	// Feed applies the entries of the log, and then new ones, until ctx ends or apply
-	// fails.
+	// fails. Once it has returned an error, Append refuses every entry.
 	Feed(ctx context.Context, apply func(Entry) error) error
 
 	// Partitions returns the number of partitions, and Partition that of a topic.

@@ -43,7 +43,7 @@ type Daemon struct {
 	cfg      config.Config // at the start; see Config
 	log      *zap.Logger
 	metrics  *metrics.Metrics
-	feed     *feed
+	runner   logRunner
 	broker   *broker.Broker
 	limiter  *limit.Limiter
 	files    listen.OpenFiles
@@ -114,11 +114,11 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 		}
 	}()
 	manager := newNotifier(log)
-	feed, err := newFeed(cfg.Store, m, log, manager.busy)
+	runner, err := newLogRunner(cfg.Store, m, log, manager.busy, func(why string) { d.notReady(why) })
 	if err != nil {
 		return nil, err
 	}
-	b := feed.broker(brokerConfig(cfg), time.Now())
+	b := runner.open(brokerConfig(cfg), time.Now())
 	files := listen.OpenFilesLimit()
 	limiter := limit.New(limitConfig(cfg, files), m)
 	sessions, limits := cfg.Session, limiter.Config()
@@ -132,7 +132,7 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	members := presence.New(b, m)
 	sessions.Presence = members
 	d = &Daemon{
-		cfg: cfg, log: log, metrics: m, feed: feed, broker: b, limiter: limiter, files: files, manager: manager,
+		cfg: cfg, log: log, metrics: m, runner: runner, broker: b, limiter: limiter, files: files, manager: manager,
 		sessions:    session.NewRegistry(sessions, b, m),
 		members:     members,
 		hooks:       hooks,
@@ -152,7 +152,6 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	d.hosts, d.adminHosts = cors.NewHosts(cfg.Hosts, isOpen, log), cors.NewHosts(cfg.Hosts, isAdminOpen, log)
 	d.watcher = memory.NewWatcher(b.Memory(), d.sessions.Trim, log)
 	d.notReady("starting")
-	feed.progress = d.notReady
 	shown := limitsOf(cfg, d.sessions.Config(), limits)
 	d.polls = transport.New(cfg.Transport, shown, b.Memory(), m, traces)
 	m.Gather(d.gauges)
@@ -274,7 +273,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 	}
 	running.Go(func() { serve(d.admin, d.adminSocket) }) // /readyz says how far the start is
-	if err := d.feed.start(ctx, d.broker); err != nil {
+	if err := d.runner.start(ctx); err != nil {
 		closed := d.closeListeners()
 		_ = d.admin.Close() // its listener is closed already
 		running.Wait()
@@ -307,18 +306,22 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 
 	err := d.announce()
-	if err == nil {
+	for serving := err == nil; serving; {
 		select {
 		case <-ctx.Done():
-			err = d.delayDrain(failed)
+			err, serving = d.delayDrain(failed), false
 		case err = <-failed:
+			serving = false
+		case why := <-d.runner.failed():
+			d.log.Error("the log has ended: publishes are refused until the daemon is restarted", zap.Error(why))
+			d.notReady("the log has ended: " + why.Error())
 		}
 	}
 	d.drain()
 	stopSweeping()
 	running.Wait()
 	d.spare.Close()
-	err = errors.Join(err, d.feed.stop())
+	err = errors.Join(err, d.runner.stop())
 	d.broker.Close() // the drain waited for every publish
 	return err
 }
@@ -366,6 +369,6 @@ func (d *Daemon) gauges() metrics.Gauges {
 		d.auth.Gauges(&g)
 	}
 	d.hooks.gauges(&g)
-	g.Store = d.feed.state(time.Now())
+	g.Store = d.runner.state(time.Now())
 	return g
 }

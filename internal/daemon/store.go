@@ -16,67 +16,159 @@ import (
 	"github.com/pubsubd/pubsubd/internal/store"
 )
 
-// A feed runs the log of a broker: from start until stop. Without store.dir the log is in
-// memory, and has nothing to read.
-type feed struct {
+// A logRunner runs the log of a broker: open, start and stop are called once each, in this order.
+type logRunner interface {
+	// open returns the broker of the log, which is empty.
+	open(cfg broker.Config, now time.Time) *broker.Broker
+	// start reads the log, and returns once new messages are accepted. The error says why the log
+	// cannot be used; else it is that of ctx. Then the log has ended.
+	start(ctx context.Context) error
+	// failed returns a channel that gets an error if the log ends by itself after its start. From
+	// then on it refuses messages.
+	failed() <-chan error
+	// stop ends the log, and waits until everything is durable. The error says why it is not.
+	stop() error
+	// state returns the state of the log for metrics.
+	state(now time.Time) metrics.StoreState
+}
+
+// newLogRunner returns the runner of the log that cfg asks for. busy is called before what may
+// take long, and over afterwards; progress with what the start does, for /readyz.
+func newLogRunner(cfg config.Store, m *metrics.Metrics, log *zap.Logger, busy func() (over func()), progress func(string)) (logRunner, error) {
+	if cfg.Dir == "" {
+		return memoryRunner{m}, nil
+	}
+	files, err := store.OpenDir(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	lock, err := files.Lock() // a folder that another daemon uses fails here, before anything listens
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	_ = lock.Close() // nothing was written; the log locks it again
+	r := &diskRunner{
+		cfg: cfg, files: files, log: log.With(zap.String("store", cfg.Dir)), metrics: m, busy: busy, progress: progress,
+		recovered: make(chan struct{}), ended: make(chan struct{}), failures: make(chan error, 1),
+	}
+	if cfg.Sync == store.SyncStop {
+		return stopRunner{r}, nil
+	}
+	return &walRunner{diskRunner: r}, nil
+}
+
+// A memoryRunner is that of a log in memory, which has nothing to read and cannot fail.
+type memoryRunner struct{ metrics *metrics.Metrics }
+
+func (r memoryRunner) open(cfg broker.Config, now time.Time) *broker.Broker {
+	return broker.New(cfg, r.metrics, now)
+}
+func (memoryRunner) start(ctx context.Context) error           { return ctx.Err() }
+func (memoryRunner) failed() <-chan error                      { return nil }
+func (memoryRunner) stop() error                               { return nil }
+func (memoryRunner) state(time.Time) (none metrics.StoreState) { return none }
+
+// A walRunner is that of a write-ahead log.
+type walRunner struct {
+	*diskRunner
+	wal *store.WAL
+}
+
+func (r *walRunner) open(cfg broker.Config, now time.Time) *broker.Broker {
+	b := broker.NewWithLog(cfg, r.metrics, now, func(b *broker.Broker) broker.Log {
+		r.wal = store.NewWAL(r.config(), b)
+		return r.wal
+	})
+	r.run = b.Feed
+	return b
+}
+
+func (r *walRunner) state(now time.Time) metrics.StoreState {
+	is := r.wal.Stats()
+	s := metrics.StoreState{
+		Bytes: is.Bytes, Reserve: is.Reserve, MostBytes: int64(r.cfg.Bytes), Segments: is.Segments, Waiting: is.Waiting,
+		Last: is.Last, Lease: is.Lease, IsFaulty: is.Fault != nil,
+	}
+	if is.Synced < is.Last && !is.SyncedAt.IsZero() {
+		s.Unsynced = now.Sub(is.SyncedAt)
+	}
+	return s
+}
+
+// A stopRunner is that of a log in memory, which is on disk while no daemon runs.
+type stopRunner struct{ *diskRunner }
+
+func (r stopRunner) open(cfg broker.Config, now time.Time) *broker.Broker {
+	b := broker.New(cfg, r.metrics, now)
+	r.run = store.NewStopLog(r.config(), b).Run
+	return b
+}
+
+func (stopRunner) state(time.Time) (none metrics.StoreState) { return none }
+
+// A diskRunner is what the runners of logs on disk share.
+type diskRunner struct {
 	cfg      config.Store
+	files    store.FS
 	log      *zap.Logger
 	metrics  *metrics.Metrics
 	busy     func() (over func())
-	progress func(string) // is called with what the start does, for /readyz
-
-	files store.FS                    // nil: the log is in memory
-	wal   *store.WAL                  // nil: likewise, or it is on disk only while no daemon runs
-	run   func(context.Context) error // reads the log, and runs it until the context ends
+	progress func(string)
+	run      func(context.Context) error // set by open: reads the log, and runs it until the context ends
 
 	told      time.Time     // when progress was last logged
 	recovered chan struct{} // is closed once the log was read
 	cancel    context.CancelFunc
-	ended     chan error // gets the error of Feed
+	ended     chan struct{} // is closed once run has returned
+	err       error         // of run; valid once ended is closed
+	failures  chan error    // has room for the one error
 }
 
-// newFeed opens the folder of cfg, if there is one.
-func newFeed(cfg config.Store, m *metrics.Metrics, log *zap.Logger, busy func() (over func())) (*feed, error) {
-	f := &feed{cfg: cfg, log: log, metrics: m, busy: busy, recovered: make(chan struct{}), ended: make(chan error, 1)}
-	if cfg.Dir == "" {
-		return f, nil
+func (r *diskRunner) start(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	var err error
-	if f.files, err = store.OpenDir(cfg.Dir); err != nil {
-		return nil, fmt.Errorf("store: %w", err)
-	}
-	lock, err := f.files.Lock() // a folder that another daemon uses fails here, before anything listens
-	if err != nil {
-		return nil, fmt.Errorf("store: %w", err)
-	}
-	_ = lock.Close() // nothing was written; Run locks it again
-	f.log = log.With(zap.String("store", cfg.Dir))
-	return f, nil
-}
-
-// broker returns a broker on the log.
-func (f *feed) broker(cfg broker.Config, now time.Time) *broker.Broker {
-	if f.files == nil || f.cfg.Sync == store.SyncStop {
-		b := broker.New(cfg, f.metrics, now)
-		if f.files != nil {
-			f.run = store.NewStopLog(f.walConfig(), b).Run
+	defer r.busy()()
+	running, cancel := context.WithCancel(context.Background()) // it outlasts ctx, for the drain
+	r.cancel, r.told = cancel, time.Now()
+	go func() {
+		defer close(r.ended)
+		if r.err = r.run(running); running.Err() == nil {
+			r.failures <- cmp.Or(r.err, errors.New("it was not told to"))
 		}
-		return b
+	}()
+	select {
+	case <-r.recovered:
+		return nil
+	case <-ctx.Done():
+		return cmp.Or(r.stop(), ctx.Err())
+	case <-r.ended:
+		cancel()
+		return r.err
 	}
-	b := broker.NewWithLog(cfg, f.metrics, now, func(b *broker.Broker) broker.Log {
-		f.wal = store.NewWAL(f.walConfig(), b)
-		return f.wal
-	})
-	f.run = b.Feed
-	return b
 }
 
-func (f *feed) walConfig() store.WALConfig {
+func (r *diskRunner) failed() <-chan error { return r.failures }
+
+func (r *diskRunner) stop() error {
+	defer r.busy()()
+	begun := time.Now()
+	r.cancel()
+	<-r.ended
+	if r.err != nil && !errors.Is(r.err, context.Canceled) {
+		r.log.Error("the log on disk could not be closed", zap.Error(r.err)) // also returned: it decides the exit code
+		return r.err
+	}
+	r.log.Info("the log on disk was closed", zap.Duration("took", time.Since(begun)))
+	return nil
+}
+
+func (r *diskRunner) config() store.WALConfig {
 	return store.WALConfig{
-		FS: f.files, Sync: f.cfg.Sync, Bytes: int64(f.cfg.Bytes), BootID: store.BootID(), Seed: rand.Uint64, Logger: f.log,
-		Progress:  f.tell,
-		Recovered: f.isRecovered,
-		Observe:   observeStore(&f.metrics.Store),
+		FS: r.files, Sync: r.cfg.Sync, Bytes: int64(r.cfg.Bytes), BootID: store.BootID(), Seed: rand.Uint64, Logger: r.log,
+		Progress:  r.tell,
+		Recovered: r.isRecovered,
+		Observe:   observeStore(&r.metrics.Store),
 	}
 }
 
@@ -106,99 +198,38 @@ func observeStore(m *metrics.Store) store.Observer {
 	}
 }
 
-// start reads the log, and returns once new messages are accepted. The error says why the log
-// cannot be used; else it is that of ctx. Then the feed has ended.
-func (f *feed) start(ctx context.Context, b *broker.Broker) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	feeding, cancel := context.WithCancel(context.Background()) // it outlasts ctx, for the drain
-	f.cancel = cancel
-	if f.files == nil {
-		f.ended <- b.Feed(feeding)
-		return nil
-	}
-	defer f.busy()()
-	f.told = time.Now()
-	go func() { f.ended <- f.run(feeding) }()
-	select {
-	case <-f.recovered:
-		return nil
-	case <-ctx.Done():
-		return cmp.Or(f.stop(), ctx.Err())
-	case err := <-f.ended:
-		cancel()
-		return err
-	}
-}
-
-// stop ends the log, and waits until everything is durable.
-func (f *feed) stop() error {
-	if f.files != nil {
-		defer f.busy()()
-	}
-	begun := time.Now()
-	f.cancel()
-	err := <-f.ended
-	switch {
-	case f.files == nil:
-		return err
-	case err == nil, errors.Is(err, context.Canceled):
-		f.log.Info("the log on disk was closed", zap.Duration("took", time.Since(begun)))
-		return nil
-	}
-	f.log.Error("the log on disk could not be closed", zap.Error(err)) // also returned: it decides the exit code
-	return err
-}
-
 // tellProgressEvery is how often an entry says how much of the log was read.
 const tellProgressEvery = 5 * time.Second
 
 // tell says how much of the log was read.
-func (f *feed) tell(read, all int64) {
-	f.progress(fmt.Sprintf("starting: the daemon has read %d %% of the log on disk (%d MiB)", read*100/max(all, 1), all>>20))
-	if now := time.Now(); now.Sub(f.told) >= tellProgressEvery {
-		f.told = now
-		f.log.Info("the log on disk is being read", zap.Int64("read_bytes", read), zap.Int64("all_bytes", all))
+func (r *diskRunner) tell(read, all int64) {
+	r.progress(fmt.Sprintf("starting: the daemon has read %d %% of the log on disk (%d MiB)", read*100/max(all, 1), all>>20))
+	if now := time.Now(); now.Sub(r.told) >= tellProgressEvery {
+		r.told = now
+		r.log.Info("the log on disk is being read", zap.Int64("read_bytes", read), zap.Int64("all_bytes", all))
 	}
 }
 
 // isRecovered logs what the start found, and ends it.
-func (f *feed) isRecovered(r store.Recovery) {
-	f.metrics.Store.RecoverySeconds.Set(r.Took.Seconds())
-	log := f.log.With(zap.String("epoch", r.Epoch), zap.Uint64("newest", r.Last), zap.Int("records", r.Records),
-		zap.Int64("bytes", r.Bytes), zap.Duration("took", r.Took), zap.Bool("ended_in_order", r.Clean))
-	if r.Cut > 0 {
-		log = log.With(zap.Int64("cut_bytes", r.Cut), zap.String("cut_file", r.CutFile))
+func (r *diskRunner) isRecovered(found store.Recovery) {
+	r.metrics.Store.RecoverySeconds.Set(found.Took.Seconds())
+	log := r.log.With(zap.String("epoch", found.Epoch), zap.Uint64("newest", found.Last), zap.Int("records", found.Records),
+		zap.Int64("bytes", found.Bytes), zap.Duration("took", found.Took), zap.Bool("ended_in_order", found.Clean))
+	if found.Cut > 0 {
+		log = log.With(zap.Int64("cut_bytes", found.Cut), zap.String("cut_file", found.CutFile))
 	}
-	if r.Skipped > 0 {
-		log = log.With(zap.Int("skipped_entries_of_a_newer_release", r.Skipped))
+	if found.Skipped > 0 {
+		log = log.With(zap.Int("skipped_entries_of_a_newer_release", found.Skipped))
 	}
 	switch {
-	case r.Used:
+	case found.Used:
 		log.Warn("the last daemon did not write the topics at its end, for instance because it crashed: a new epoch begins, and subscribers get a gap, restarted")
-	case r.Lost > 0:
-		f.metrics.Store.LostTails.Inc()
+	case found.Lost > 0:
+		r.metrics.Store.LostTails.Inc()
 		log.Warn("the log on disk was read: the daemon crashed, and the kernel's boot id differs or is unknown, so the newest messages may be lost; subscribers get a gap",
-			zap.Uint64("lost_up_to", r.Lost))
+			zap.Uint64("lost_up_to", found.Lost))
 	default:
 		log.Info("the log on disk was read: nothing is lost")
 	}
-	close(f.recovered)
-}
-
-// state returns the state of the log for metrics.
-func (f *feed) state(now time.Time) (s metrics.StoreState) {
-	if f.wal == nil {
-		return s
-	}
-	is := f.wal.Stats()
-	s = metrics.StoreState{
-		Bytes: is.Bytes, Reserve: is.Reserve, MostBytes: int64(f.cfg.Bytes), Segments: is.Segments, Waiting: is.Waiting,
-		Last: is.Last, Lease: is.Lease, IsFaulty: is.Fault != nil,
-	}
-	if is.Synced < is.Last && !is.SyncedAt.IsZero() {
-		s.Unsynced = now.Sub(is.SyncedAt)
-	}
-	return s
+	close(r.recovered)
 }

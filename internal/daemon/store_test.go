@@ -1,10 +1,16 @@
 package daemon
 
 import (
+	"context"
+	"errors"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -103,12 +109,47 @@ func TestAFolderThatCannotBeUsedFailsTheStart(t *testing.T) {
 
 // While the log is read, /readyz says how much of it was.
 func TestReadinessSaysHowMuchOfTheLogWasRead(t *testing.T) {
-	f, err := newFeed(config.Store{}, metrics.New("test"), zap.NewNop(), nil)
-	require.NoError(t, err)
-	f.progress = func(why string) {
+	r := &diskRunner{log: zap.NewNop(), progress: func(why string) {
 		require.Equal(t, "starting: the daemon has read 25 % of the log on disk (4096 MiB)", why)
-	}
-	f.tell(1<<30, 4<<30)
+	}}
+	r.tell(1<<30, 4<<30)
+}
+
+// The log ends while the daemon serves. The daemon is not ready any more and refuses publishes,
+// both with the reason, but still serves those who read. Its end returns the error.
+func TestALogThatEndsMakesTheDaemonNotReady(t *testing.T) {
+	broken := make(chan struct{})
+	d := startWith(t, loggedIn(t.TempDir()), func(d *Daemon) {
+		r := d.runner.(*walRunner)
+		feed := r.run
+		r.run = func(ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			go func() { <-broken; cancel() }()
+			_ = feed(ctx) // it was told to end
+			return errors.New("the majority is gone")
+		}
+	})
+	had := d.published()
+	close(broken)
+	require.Eventually(t, func() bool { return d.whyNotReady() != "" }, surely, time.Millisecond)
+	status, why := d.get("http://" + d.AdminAddr() + "/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.Contains(t, why, "the log has ended: the majority is gone")
+	d.wantLogged("the log has ended: publishes are refused until the daemon is restarted")
+	require.EqualValues(t, 1, d.metric("pubsubd_store_faulty"))
+
+	resp, err := http.Post("http://"+d.PublicAddr()+"/v1/topics/a/messages", "application/json", strings.NewReader("2"))
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	said, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(said), "the server's log has ended")
+	status, frames := d.get("http://" + d.PublicAddr() + "/v1/poll?topic=a@oldest")
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, frames, had.String())
+	require.ErrorContains(t, d.wait(), "the majority is gone")
 }
 
 // Metrics tell what the log does. Without a log they are 0.

@@ -40,7 +40,7 @@ func (w *WAL) queue(a appended) error {
 	defer w.mu.Unlock()
 	switch {
 	case w.closed:
-		return problem.New(wire.CodeDraining, "retry later, or at another server", "the server is shutting down").Retry(time.Second)
+		return problem.New(wire.CodeOverloaded, "retry later, or at another server; the server's operator must restart it", "%s", errEnded).Retry(time.Second)
 	case w.hangsLocked():
 		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
 		return problemOf(errHangs)
@@ -281,6 +281,9 @@ const (
 	RefusedDamaged  Refusal = "damaged"   // a sync failed, and no checkpoint has been written since
 	RefusedError    Refusal = "error"     // another error of the disk
 )
+
+// errEnded refuses entries when nobody writes them any more.
+var errEnded = errors.New("the server's log has ended")
 
 // errFull refuses publishes when the files have reached store.bytes.
 var errFull = errors.New("the log has reached store.bytes")

@@ -257,7 +257,10 @@ func (w *WAL) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.stats
-	if s.Waiting = w.waiting; w.hangsLocked() {
+	switch s.Waiting = w.waiting; {
+	case w.closed:
+		s.Fault = errEnded
+	case w.hangsLocked():
 		s.Fault = errHangs
 	}
 	return s

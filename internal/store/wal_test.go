@@ -121,7 +121,9 @@ func TestPublishersShareTheLog(t *testing.T) {
 			require.NoError(t, err)
 			require.ErrorIs(t, end(), context.Canceled)
 			_, err = d.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
-			require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
+			require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
+			require.ErrorContains(t, err, "the server's log has ended")
+			require.ErrorIs(t, d.wal.Stats().Fault, errEnded)
 
 			end = d.run()
 			require.True(t, d.found.Clean)
