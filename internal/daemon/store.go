@@ -168,33 +168,7 @@ func (r *diskRunner) config() store.WALConfig {
 		FS: r.files, Sync: r.cfg.Sync, Bytes: int64(r.cfg.Bytes), BootID: store.BootID(), Seed: rand.Uint64, Logger: r.log,
 		Progress:  r.tell,
 		Recovered: r.isRecovered,
-		Observe:   observeStore(&r.metrics.Store),
-	}
-}
-
-// observeStore returns the functions that count what the log does.
-func observeStore(m *metrics.Store) store.Observer {
-	return store.Observer{
-		Synced: func(took time.Duration, err error) {
-			m.SyncSeconds.Observe(took.Seconds())
-			if err != nil {
-				m.SyncFailures.Inc()
-			}
-		},
-		Committed: func(entries, bytes int, took time.Duration) {
-			m.CommitSeconds.Observe(took.Seconds())
-			m.Entries.Add(float64(entries))
-			m.WrittenBytes.Add(float64(bytes))
-		},
-		Refused: func(why store.Refusal, entries int) { m.Refused.WithLabelValues(string(why)).Add(float64(entries)) },
-		Checkpointed: func(took time.Duration, err error) {
-			if err != nil {
-				m.Checkpoints.WithLabelValues("failed").Inc()
-				return
-			}
-			m.Checkpoints.WithLabelValues("made").Inc()
-			m.CheckpointSeconds.Observe(took.Seconds())
-		},
+		Metrics:   &r.metrics.Store,
 	}
 }
 

@@ -42,10 +42,10 @@ func (w *WAL) queue(a appended) error {
 	case w.closed:
 		return problem.New(wire.CodeOverloaded, "retry later, or at another server; the server's operator must restart it", "%s", errEnded).Retry(time.Second)
 	case w.hangsLocked():
-		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
+		w.refuse(refusedWaiting, len(a.entries))
 		return problemOf(errHangs)
 	case w.waiting > 0 && w.waiting+a.bytes > w.cfg.pendingBytes:
-		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
+		w.refuse(refusedWaiting, len(a.entries))
 		return problem.New(wire.CodeOverloaded, "retry after retry_after_ms",
 			"messages arrive faster than the disk can store them").Retry(100 * time.Millisecond)
 	}
@@ -108,7 +108,7 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 	w.unlock()
 	w.noteBatch(time.Time{}) // a slow fan-out is not a slow disk
 	if err != nil {
-		w.cfg.Observe.Refused(refusalOf(err), n)
+		w.refuse(refusalOf(err), n)
 		var problem error = problemOf(err)
 		for i := range results {
 			results[i].Err = cmp.Or(results[i].Err, problem)
@@ -116,7 +116,9 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 		return results
 	}
 	w.applyBatch(batch, results)
-	w.cfg.Observe.Committed(n, bytes, time.Since(now))
+	w.cfg.Metrics.CommitSeconds.Observe(time.Since(now).Seconds())
+	w.cfg.Metrics.Entries.Add(float64(n))
+	w.cfg.Metrics.WrittenBytes.Add(float64(bytes))
 	return results
 }
 
@@ -168,7 +170,7 @@ func (w *WAL) encodeLocked(batch []appended, results []broker.Result) (b []byte,
 			w.last++
 			e.Message.Position.Epoch, e.Message.Position.Offset = *w.epoch.Load(), w.last
 			if full && e.Op == broker.OpPublish {
-				w.cfg.Observe.Refused(RefusedFull, 1)
+				w.refuse(refusedFull, 1)
 				results[i].Err = problemOf(errFull)
 				signal(w.grown)
 				continue
@@ -270,17 +272,18 @@ func (w *WAL) applyBatch(batch []appended, results []broker.Result) {
 	w.applied.Store(w.accepted) // only this goroutine changes it
 }
 
-// A Refusal says why the log refused an entry.
-type Refusal string
-
-// The refusals.
+// Why entries are refused: the values of a label.
 const (
-	RefusedWaiting  Refusal = "waiting"   // too many entries wait to be written
-	RefusedFull     Refusal = "full"      // the files have reached store.bytes
-	RefusedDiskFull Refusal = "disk_full" // no space on the disk, a quota, or a file size limit of the process
-	RefusedDamaged  Refusal = "damaged"   // a sync failed, and no checkpoint has been written since
-	RefusedError    Refusal = "error"     // another error of the disk
+	refusedWaiting  = "waiting"   // too many entries wait to be written
+	refusedFull     = "full"      // the files have reached store.bytes
+	refusedDiskFull = "disk_full" // no space on the disk, a quota, or a file size limit of the process
+	refusedDamaged  = "damaged"   // a sync failed, and no checkpoint has been written since
+	refusedError    = "error"     // another error of the disk
 )
+
+func (w *WAL) refuse(why string, entries int) {
+	w.cfg.Metrics.Refused.WithLabelValues(why).Add(float64(entries))
+}
 
 // errEnded refuses entries when nobody writes them any more.
 var errEnded = errors.New("the server's log has ended")
@@ -308,14 +311,14 @@ func (w *WAL) noteBatch(since time.Time) {
 }
 
 // refusalOf returns why entries of a batch that could not be written are refused.
-func refusalOf(err error) Refusal {
+func refusalOf(err error) string {
 	switch {
 	case errors.Is(err, errDamaged):
-		return RefusedDamaged
+		return refusedDamaged
 	case isDiskFull(err):
-		return RefusedDiskFull
+		return refusedDiskFull
 	}
-	return RefusedError
+	return refusedError
 }
 
 // problemOf returns the problem that publishers get after a failed write. It names no file.

@@ -2,9 +2,10 @@ package store
 
 import (
 	"cmp"
-	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
 // A SyncMode says when written records become durable.
@@ -41,8 +42,7 @@ type WALConfig struct {
 	// Recovered is called once, when the log has been read and accepts new entries.
 	Recovered func(Recovery) // default: none
 
-	// Observe has functions that are called from any goroutine.
-	Observe Observer
+	Metrics *metrics.Store // default: of nobody
 
 	segmentBytes    int64  // size at which a new segment begins; default 64 MiB
 	checkpointBytes int64  // size of all segments at which a checkpoint is due, if histories are smaller; default 64 MiB
@@ -69,30 +69,8 @@ func (c WALConfig) withDefaults() WALConfig {
 	if c.Recovered == nil {
 		c.Recovered = func(Recovery) {}
 	}
-	c.Observe = c.Observe.withDefaults()
+	if c.Metrics == nil {
+		c.Metrics = &metrics.New("").Store
+	}
 	return c
-}
-
-// An Observer has functions for metrics. A nil function is not called.
-type Observer struct {
-	Synced       func(d time.Duration, err error)          // one or more files were synced
-	Committed    func(entries, bytes int, d time.Duration) // a batch was written, and synced if the mode is always
-	Refused      func(why Refusal, entries int)            // entries were refused
-	Checkpointed func(d time.Duration, err error)          // a checkpoint ended
-}
-
-func (o Observer) withDefaults() Observer {
-	if o.Synced == nil {
-		o.Synced = func(time.Duration, error) {}
-	}
-	if o.Committed == nil {
-		o.Committed = func(int, int, time.Duration) {}
-	}
-	if o.Refused == nil {
-		o.Refused = func(Refusal, int) {}
-	}
-	if o.Checkpointed == nil {
-		o.Checkpointed = func(time.Duration, error) {}
-	}
-	return o
 }

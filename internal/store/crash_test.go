@@ -238,10 +238,7 @@ func newWorld(seed uint64) *world {
 		FS: w.fs, Seed: numbers.Uint64,
 		segmentBytes: int64(1024 << rng.IntN(4)), checkpointBytes: int64(2048 << rng.IntN(5)),
 		leaseNumbers: uint64(16 << rng.IntN(5)), pendingBytes: int64(8192 << rng.IntN(4)),
-		Observe: Observer{
-			Checkpointed: w.checkpointed,
-			Refused:      func(why Refusal, entries int) { w.say("    %d entries are refused: %s", entries, why) },
-		},
+		Metrics: &w.metrics.Store,
 	}
 	switch rng.IntN(8) {
 	case 0:
@@ -1077,20 +1074,20 @@ func (w *WAL) mustWait() bool {
 func (w *world) checkpoint(parts int) (more bool) {
 	w.say("checkpoint, %d parts", parts)
 	for more = true; more && parts > 0; parts-- {
-		if w.process.wal.checkpoint == nil {
+		wal := w.process.wal
+		runs := wal.checkpoint != nil
+		if !runs {
 			w.saved = w.fragile()
 		}
-		more = w.process.wal.checkpointStep(time.Now())
+		if more = wal.checkpointStep(time.Now()); runs && !more {
+			w.say("    the checkpoint ends: %v", wal.checkpointErr)
+			if wal.checkpointErr == nil {
+				secure(w.saved)
+			}
+		}
 	}
 	w.collect()
 	return more
-}
-
-func (w *world) checkpointed(_ time.Duration, err error) {
-	w.say("    the checkpoint ends: %v", err)
-	if err == nil {
-		secure(w.saved)
-	}
 }
 
 // pass lets time pass.

@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -198,8 +200,8 @@ func TestTheReserveGrowsWhenTheDiskHasSpaceAgain(t *testing.T) {
 // Others take all space that a checkpoint frees. The daemon does not make one every second.
 func TestNoCheckpointIsMadeThatFreesNothing(t *testing.T) {
 	d, small := onSmallDisk(t)
-	checkpoints := 0
-	d.cfg.Observe.Checkpointed = func(time.Duration, error) { checkpoints++ }
+	m := metrics.New("test")
+	d.cfg.Metrics = &m.Store
 	d.kill()
 	d.mustStart()
 	for range 3 {
@@ -215,7 +217,7 @@ func TestNoCheckpointIsMadeThatFreesNothing(t *testing.T) {
 		now = now.Add(time.Second)
 		d.second(now)
 	}
-	require.Less(t, checkpoints, 10)
+	require.Less(t, testutil.ToFloat64(m.Store.Checkpoints.WithLabelValues("made"))+testutil.ToFloat64(m.Store.Checkpoints.WithLabelValues("failed")), 10.0)
 	small.space = 0
 	d.second(now.Add(time.Second))
 	require.NoError(t, d.tryKilobyte())

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
 // syncStep makes durable what the mode says: with "1s" all that was written, with "never"
@@ -95,18 +97,22 @@ func (w *WAL) runSync(j syncJob) error {
 	w.syncing.Lock()
 	defer w.syncing.Unlock()
 	if w.syncFailure == nil {
-		w.syncFailure = j.run(w.fs, w.cfg.Observe.Synced)
+		w.syncFailure = j.run(w.fs, w.cfg.Metrics)
 	}
 	return w.syncFailure
 }
 
 // run does the job. No lock is needed.
-func (j *syncJob) run(fs FS, observe func(time.Duration, error)) (err error) {
+func (j *syncJob) run(fs FS, m *metrics.Store) (err error) {
 	if len(j.files) == 0 {
 		return nil
 	}
 	begun := time.Now()
-	defer func() { observe(time.Since(begun), err) }()
+	defer func() {
+		if m.SyncSeconds.Observe(time.Since(begun).Seconds()); err != nil {
+			m.SyncFailures.Inc()
+		}
+	}()
 	for _, s := range j.files { // the oldest first
 		if err := s.file.Sync(); err != nil {
 			return fmt.Errorf("sync %s: %w", s.name, err)
