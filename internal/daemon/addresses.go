@@ -13,17 +13,17 @@ import (
 
 // PublicAddr returns the address that clients connect to: host:port, or a Unix socket as in
 // listen.public.
-func (d *Daemon) PublicAddr() string { return d.publicListener.Address() }
+func (d *Daemon) PublicAddr() string { return d.listeners.public.Address() }
 
 // AdminAddr returns the address for metrics and health, in the same form.
-func (d *Daemon) AdminAddr() string { return d.adminSocket.Address() }
+func (d *Daemon) AdminAddr() string { return d.listeners.admin.Address() }
 
 // TCPAddr returns the address for clients without HTTP, or "" if there is none.
 func (d *Daemon) TCPAddr() string {
-	if d.tcpListener == nil {
+	if d.listeners.tcp == nil {
 		return ""
 	}
-	return d.tcpListener.Addr().String()
+	return d.listeners.tcp.Addr().String()
 }
 
 // announce makes the daemon ready. It writes the addresses file, notifies the service

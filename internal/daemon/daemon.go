@@ -56,21 +56,14 @@ type Daemon struct {
 	accessLog *observe.AccessLog
 	traces    *observe.Traces // nil: none
 
-	app                         *app.App
-	api                         *httpapi.API
-	spare                       listen.Spare // open from Listen to the end
-	sockets                     listen.Sockets
-	public, admin               *http.Server
-	publicListener, adminSocket *listen.Listener
-	acme                        *acme.Manager    // nil: certificates are files, or there are none
-	challenges                  *http.Server     // of ACME over HTTP
-	challengeListener           *listen.Listener // nil: none
-	tcpListener                 *listen.Listener // nil: none
-	tcp                         *transport.Port
-	certificate                 *listen.Certificate // nil without TLS
-	hosts, adminHosts           *cors.Hosts         // of the public and of the admin listener
-
-	hooks hooks
+	app               *app.App
+	api               *httpapi.API
+	listeners         listeners
+	servers           servers
+	acme              *acme.Manager       // nil: certificates are files, or there are none
+	certificate       *listen.Certificate // nil without TLS
+	hosts, adminHosts *cors.Hosts         // of the public and of the admin listener
+	hooks             hooks
 
 	reloading sync.Mutex                    // held by Reload
 	inForce   atomic.Pointer[config.Config] // the settings in force, including reloaded ones
@@ -83,14 +76,48 @@ type Daemon struct {
 	watching sync.WaitGroup // of the authority's Run
 }
 
+// listeners are where connections come in. Those that the settings do not name are nil.
+type listeners struct {
+	public, admin, tcp *listen.Listener
+	acme               *listen.Listener // for challenges over HTTP
+
+	spare   listen.Spare // open from Listen to the end
+	sockets listen.Sockets
+}
+
+// close closes the listeners that were bound.
+func (l *listeners) close() error {
+	l.spare.Close()
+	var failed []error
+	for _, l := range []*listen.Listener{l.public, l.admin, l.tcp, l.acme} {
+		if l != nil {
+			failed = append(failed, l.Close())
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// servers serve the connections of listeners.
+type servers struct {
+	public, admin *http.Server
+	challenges    *http.Server // of ACME over HTTP; nil: none
+	tcp           *transport.Port
+}
+
 // New builds a daemon's parts. cfg must be valid. log takes entries of every level; cfg
 // chooses among them. m is of this daemon alone. New fails if the certificate, a file of keys, the file of revocations or
 // the folder of the log cannot be used, or if another running daemon has one of the last two.
 func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err error) {
 	level := zap.NewAtomicLevelAt(levelOf(cfg))
 	all := log // for the access log, which has no level
-	log = log.WithOptions(zap.IncreaseLevel(level), zap.WrapCore(withoutFloods))
-	logWhoMay(log, cfg) // the first entry
+	log = log.WithOptions(zap.IncreaseLevel(level), zap.WrapCore(func(to zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(to, time.Second, 100, 100) // of an entry that repeats; the access log has its own
+	}))
+	whoMay := log.Info // the first entry
+	if cfg.Insecure {
+		whoMay = log.Warn
+	}
+	whoMay(cfg.WhoMay())
 	certificate, clients, err := loadTLS(cfg.TLS)
 	if err != nil {
 		return nil, err
@@ -104,9 +131,13 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 			traces.Close()
 		}
 	}()
-	authority, identifies, err := authorityOf(cfg.Auth, m, log)
-	if err != nil {
-		return nil, err
+	var authority app.Authority = auth.Open{}
+	var identifies *auth.Authority // nil: there is no authorisation
+	if cfg.Auth.On() {
+		if identifies, err = auth.New(cfg.Auth, m, log); err != nil {
+			return nil, err
+		}
+		authority = identifies
 	}
 	defer func() {
 		if err != nil {
@@ -170,54 +201,48 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 
 		AccessLog: d.accessLog,
 	})
-	d.tcp = transport.NewPort(d.api.Lane)
-	d.public = d.server(d.api)
-	d.public.ConnState = listen.ConnState
-	d.public.Protocols = protocolsOf(cfg)
-	d.public.HTTP2 = http2Config(cfg.Transport.WriteTimeout)
-	d.admin = d.server(httpapi.NewAdmin(httpapi.AdminConfig{
+	d.servers.tcp = transport.NewPort(d.api.Lane)
+	d.servers.public = d.server(d.api)
+	d.servers.public.ConnState = listen.ConnState
+	d.servers.public.Protocols = protocolsOf(cfg)
+	d.servers.public.HTTP2 = http2Config(cfg.Transport.WriteTimeout)
+	d.servers.admin = d.server(httpapi.NewAdmin(httpapi.AdminConfig{
 		App: d.app, Metrics: m.Registry, Sessions: d.sessions, Ready: d.whyNotReady, LogLevel: d.level, Hosts: d.adminHosts,
 		Key: func() ([]byte, error) { return d.Config().Admin.Key() },
 	}))
 	return d, nil
 }
 
-// withoutFloods logs an entry that repeats 100 times in a second, and then every 100th. The
-// access log has a sample of its own.
-func withoutFloods(to zapcore.Core) zapcore.Core {
-	return zapcore.NewSamplerWithOptions(to, time.Second, 100, 100)
-}
-
 // Listen binds the listeners, or takes the sockets that Start was passed. After an error the
 // daemon cannot be used.
 func (d *Daemon) Listen() error {
-	d.spare.Open()
+	d.listeners.spare.Open()
 	var err error
 	listenOn := func(to **listen.Listener, name, address string, cfg listen.Config) {
 		if err == nil && address != "" {
-			cfg.Name, cfg.Address, cfg.Sockets = name, address, d.sockets
+			cfg.Name, cfg.Address, cfg.Sockets = name, address, d.listeners.sockets
 			*to, err = listen.Listen(cfg)
 		}
 	}
 	cfg := listen.Config{
 		SocketMode: listen.OwnerAndGroup, Limiter: d.limiter,
 		Certificate: d.certificate, ALPN: alpn, Refusal: listen.HTTPRefusal,
-		WriteTimeout: d.cfg.Transport.WriteTimeout, Spare: &d.spare, Metrics: d.metrics, Log: d.log,
+		WriteTimeout: d.cfg.Transport.WriteTimeout, Spare: &d.listeners.spare, Metrics: d.metrics, Log: d.log,
 	}
-	listenOn(&d.publicListener, "public", d.cfg.Listen.Public, cfg)
+	listenOn(&d.listeners.public, "public", d.cfg.Listen.Public, cfg)
 	challenges := cfg
 	challenges.Certificate = nil
-	listenOn(&d.challengeListener, "acme", d.cfg.Listen.ACME, challenges)
+	listenOn(&d.listeners.acme, "acme", d.cfg.Listen.ACME, challenges)
 	cfg.ALPN, cfg.Refusal = nil, nil
-	listenOn(&d.tcpListener, "tcp", d.cfg.Listen.TCP, cfg)
+	listenOn(&d.listeners.tcp, "tcp", d.cfg.Listen.TCP, cfg)
 	cfg.SocketMode, cfg.Limiter, cfg.MaxConnections, cfg.Certificate = listen.OwnerOnly, nil, listen.AdminConnections, nil
-	listenOn(&d.adminSocket, "admin", d.cfg.Listen.Admin, cfg)
+	listenOn(&d.listeners.admin, "admin", d.cfg.Listen.Admin, cfg)
 	if err == nil {
-		err = d.sockets.Unused()
+		err = d.listeners.sockets.Unused()
 	}
 	if err != nil {
 		d.release()
-		_ = d.closeListeners()
+		_ = d.listeners.close()
 		return err
 	}
 	d.warnOfMistakes(d.cfg)
@@ -246,18 +271,6 @@ func (d *Daemon) release() {
 	d.traces.Close()
 }
 
-// closeListeners closes the listeners that were bound.
-func (d *Daemon) closeListeners() error {
-	d.spare.Close()
-	var failed []error
-	for _, l := range []*listen.Listener{d.publicListener, d.adminSocket, d.tcpListener, d.challengeListener} {
-		if l != nil {
-			failed = append(failed, l.Close())
-		}
-	}
-	return errors.Join(failed...)
-}
-
 // Run serves until ctx ends, and then drains, after drain.delay. In a drain, readiness fails, and the
 // daemon refuses new sessions and messages. Sessions end one after the other, and their polls
 // and streams get the reason. Answers that outlast the drain window are cut off. At the
@@ -272,10 +285,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 			failed <- err
 		}
 	}
-	running.Go(func() { serve(d.admin, d.adminSocket) }) // /readyz says how far the start is
+	running.Go(func() { serve(d.servers.admin, d.listeners.admin) }) // /readyz says how far the start is
 	if err := d.runner.start(ctx); err != nil {
-		closed := d.closeListeners()
-		_ = d.admin.Close() // its listener is closed already
+		closed := d.listeners.close()
+		_ = d.servers.admin.Close() // its listener is closed already
 		running.Wait()
 		if errors.Is(err, context.Canceled) {
 			d.log.Info("stopped before serving a client")
@@ -284,14 +297,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return errors.Join(err, closed)
 	}
 	d.manageCertificates()
-	running.Go(func() { serve(d.public, d.publicListener) })
-	running.Go(func() { serve(d.public, d.api.Lane.Listener()) })
-	if d.challengeListener != nil {
-		running.Go(func() { serve(d.challenges, d.challengeListener) })
+	running.Go(func() { serve(d.servers.public, d.listeners.public) })
+	running.Go(func() { serve(d.servers.public, d.api.Lane.Listener()) })
+	if d.listeners.acme != nil {
+		running.Go(func() { serve(d.servers.challenges, d.listeners.acme) })
 	}
-	if d.tcpListener != nil {
+	if d.listeners.tcp != nil {
 		running.Go(func() {
-			if err := d.tcp.Serve(d.tcpListener); !errors.Is(err, net.ErrClosed) {
+			if err := d.servers.tcp.Serve(d.listeners.tcp); !errors.Is(err, net.ErrClosed) {
 				failed <- err
 			}
 		})
@@ -320,7 +333,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.drain()
 	stopSweeping()
 	running.Wait()
-	d.spare.Close()
+	d.listeners.spare.Close()
 	err = errors.Join(err, d.runner.stop())
 	d.broker.Close() // the drain waited for every publish
 	return err
@@ -337,11 +350,11 @@ func (d *Daemon) manageCertificates() {
 		return
 	}
 	var challenges net.Addr
-	if d.challengeListener != nil {
-		challenges = d.challengeListener.Addr()
-		d.challenges = d.server(d.acme)
+	if d.listeners.acme != nil {
+		challenges = d.listeners.acme.Addr()
+		d.servers.challenges = d.server(d.acme)
 	}
-	d.acme.Start(d.publicListener.Addr(), challenges)
+	d.acme.Start(d.listeners.public.Addr(), challenges)
 }
 
 func (d *Daemon) notReady(why string) { d.state.Store(&why) }

@@ -45,17 +45,17 @@ func (d *Daemon) drain() {
 	d.endSessions(begun, d.handOver(window))
 	d.endHandshakes(ctx, begun)
 
-	if d.tcpListener != nil {
-		_ = d.tcpListener.Close()
+	if d.listeners.tcp != nil {
+		_ = d.listeners.tcp.Close()
 	}
 	drained := d.api.Lane.Drain()
-	if d.challengeListener != nil {
-		d.shutdown(ctx, d.challenges, d.challengeListener, "acme")
+	if d.listeners.acme != nil {
+		d.shutdown(ctx, d.servers.challenges, d.listeners.acme, "acme")
 	}
 	if d.acme != nil {
 		d.acme.Stop()
 	}
-	d.shutdown(ctx, d.public, d.publicListener, "public")
+	d.shutdown(ctx, d.servers.public, d.listeners.public, "public")
 	select {
 	case <-drained:
 	case <-ctx.Done():
@@ -63,10 +63,10 @@ func (d *Daemon) drain() {
 	}
 	d.hooks.close() // ends calls to the application
 	d.api.Lane.Close()
-	d.tcp.Close()
+	d.servers.tcp.Close()
 	d.api.Wait() // from here on nothing is published
 	d.hooks.events.Close(ctx)
-	d.shutdown(ctx, d.admin, d.adminSocket, "admin")
+	d.shutdown(ctx, d.servers.admin, d.listeners.admin, "admin")
 	d.log.Info("drained", zap.Duration("took", time.Since(begun)))
 }
 
@@ -74,15 +74,15 @@ func (d *Daemon) drain() {
 // returns the window in which sessions end. It is 0 if the next daemon serves nobody before
 // this one has ended: the sooner that is, the less the clients wait.
 func (d *Daemon) handOver(window time.Duration) time.Duration {
-	for _, l := range []*listen.Listener{d.publicListener, d.tcpListener, d.challengeListener} {
+	for _, l := range []*listen.Listener{d.listeners.public, d.listeners.tcp, d.listeners.acme} {
 		if l != nil {
 			l.HandOver()
 		}
 	}
 	if d.cfg.Listen.ReusePort {
-		d.adminSocket.HandOver()
+		d.listeners.admin.HandOver()
 	}
-	if d.publicListener.IsInherited() || d.cfg.Listen.ReusePort && len(exclusive(d.cfg)) > 0 {
+	if d.listeners.public.IsInherited() || d.cfg.Listen.ReusePort && len(exclusive(d.cfg)) > 0 {
 		return 0
 	}
 	return window

@@ -42,7 +42,7 @@ func attackWith(t *testing.T, head time.Duration, change func(c *config.Config))
 		if change != nil {
 			change(c)
 		}
-	}, func(d *Daemon) { d.public.ReadHeaderTimeout = head })
+	}, func(d *Daemon) { d.servers.public.ReadHeaderTimeout = head })
 	conn := d.say("GET /v1/poll?topic=good&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n")
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
@@ -185,7 +185,7 @@ func TestSilentConnectionsAreEnded(t *testing.T) {
 		secure := startWith(t, func(c *config.Config) {
 			pair := certtest.New(t)
 			c.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key}
-		}, func(d *Daemon) { d.public.ReadHeaderTimeout = briefly })
+		}, func(d *Daemon) { d.servers.public.ReadHeaderTimeout = briefly })
 		wantClosed(t, secure.say(""), secure.say("\x16\x03\x01"))
 		require.Equal(t, 1, secure.endings(metrics.Silent))
 		require.Equal(t, 1, secure.endings(metrics.SlowHead))

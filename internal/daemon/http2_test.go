@@ -102,8 +102,8 @@ func wantCutOff(t *testing.T, conn net.Conn) {
 // A client connects and sends nothing, or half of its preface.
 func TestAnHTTP2ConnectionWithoutPrefaceIsClosed(t *testing.T) {
 	soon := func(d *Daemon) {
-		require.Equal(t, headTimeout, d.public.ReadHeaderTimeout)
-		d.public.ReadHeaderTimeout = 50 * time.Millisecond
+		require.Equal(t, headTimeout, d.servers.public.ReadHeaderTimeout)
+		d.servers.public.ReadHeaderTimeout = 50 * time.Millisecond
 	}
 	pair := certtest.New(t)
 	secured := startWith(t, func(c *config.Config) { c.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key} }, soon)
@@ -124,9 +124,9 @@ func TestAnHTTP2ConnectionWithoutPrefaceIsClosed(t *testing.T) {
 func TestAnHTTP2PingTimesOut(t *testing.T) {
 	t.Parallel()
 	d := startWith(t, cleartext, func(d *Daemon) {
-		require.Equal(t, pingAfter, d.public.HTTP2.SendPingTimeout)
-		require.Equal(t, pingTimeout, d.public.HTTP2.PingTimeout)
-		d.public.HTTP2.SendPingTimeout, d.public.HTTP2.PingTimeout = time.Second, time.Second
+		require.Equal(t, pingAfter, d.servers.public.HTTP2.SendPingTimeout)
+		require.Equal(t, pingTimeout, d.servers.public.HTTP2.PingTimeout)
+		d.servers.public.HTTP2.SendPingTimeout, d.servers.public.HTTP2.PingTimeout = time.Second, time.Second
 	})
 	const (
 		frameHeaders       = 1

@@ -49,7 +49,7 @@ func TestNoSecretIsEverLogged(t *testing.T) {
 			d.sendRaw("GET /v1/sessions/" + inactive + "/poll?ack=0 HTTP/1.1\r\nHost: h\r\n\r\n")
 			d.reloadWith(func(c *config.Config) { c.Broker.HistoryAge, c.Session.InactivityTimeout = time.Hour, time.Hour })
 
-			d.public.ErrorLog.Print("net/http whispers")
+			d.servers.public.ErrorLog.Print("net/http whispers")
 			d.log.Debug("the daemon whispers")
 			stuck := d.open(`"a"`).Session
 			secrets = append(secrets, stuck)

@@ -4,28 +4,16 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 
-	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/pubsubd/pubsubd/internal/app"
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/memory"
-	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
-
-func logWhoMay(log *zap.Logger, cfg config.Config) {
-	if cfg.Insecure {
-		log.Warn(cfg.WhoMay())
-		return
-	}
-	log.Info(cfg.WhoMay())
-}
 
 // levelOf returns log.level, or info if cfg is not valid.
 func levelOf(cfg config.Config) zapcore.Level {
@@ -42,16 +30,6 @@ func loadTLS(cfg config.TLS) (certificate *tls.Certificate, clients []*x509.Cert
 		clients, err = cfg.LoadClientCA()
 	}
 	return certificate, clients, err
-}
-
-// authorityOf returns the authority that cfg asks for. Without authorisation it is open, and
-// identifies is nil.
-func authorityOf(cfg auth.Config, m *metrics.Metrics, log *zap.Logger) (authority app.Authority, identifies *auth.Authority, err error) {
-	if !cfg.On() {
-		return auth.Open{}, nil, nil
-	}
-	identifies, err = auth.New(cfg, m, log)
-	return identifies, identifies, err
 }
 
 // limitConfig returns the limits, which cfg has in several places.

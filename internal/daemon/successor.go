@@ -45,7 +45,7 @@ func Start(ctx context.Context, cfg config.Config, log *Log) (d *Daemon, err err
 	if d, err = New(cfg, log.Logger, log.metrics); err != nil {
 		return nil, err
 	}
-	d.sockets = sockets
+	d.listeners.sockets = sockets
 	return d, d.Listen()
 }
 
