@@ -303,28 +303,24 @@ func (w *WAL) trust(c *checkpoint) bool {
 	return true
 }
 
-// removeBefore removes the files that a checkpoint replaces. What cannot be removed now is
-// removed after the next checkpoint.
+// removeBefore removes the files that a checkpoint replaces; those of a log that is repaired only
+// get another name. What cannot be removed now is removed after the next checkpoint.
 func (w *WAL) removeBefore(c *checkpoint) {
+	remove := w.fs.Remove
+	if w.repairs {
+		remove = func(name string) error { return w.fs.Rename(name, name+oldSuffix) }
+	}
 	names, err := w.fs.List()
 	for _, name := range names {
 		segment, isSegment := numberOf(name, segmentSuffix)
 		checkpoint, isCheckpoint := numberOf(name, checkpointSuffix)
 		if isSegment && segment < c.from || isCheckpoint && checkpoint < c.number {
-			err = cmp.Or(w.discard(name), err)
+			err = cmp.Or(remove(name), err)
 		}
 	}
 	if err = cmp.Or(w.fs.SyncDir(), err); err != nil {
 		w.cfg.Logger.Warn("old files of the log on disk could not be removed; the next checkpoint tries again", zap.Error(err))
 	}
-}
-
-// discard removes a file. If the log is repaired, it only gets another name.
-func (w *WAL) discard(name string) error {
-	if w.repairs {
-		return w.fs.Rename(name, name+oldSuffix)
-	}
-	return w.fs.Remove(name)
 }
 
 func (w *WAL) abortCheckpoint() {

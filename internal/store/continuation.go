@@ -38,7 +38,10 @@ func (r *recovering) begin(now time.Time) error {
 		return r.use(now)
 	}
 	h.synced = h.prev
-	return r.beginSegment(&h, now)
+	if err := r.beginSegment(&h, now); err != nil {
+		return err
+	}
+	return r.keepState(now)
 }
 
 // beginLog begins a new log, in the epoch of the broker. Before, it removes what no log has.

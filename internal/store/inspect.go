@@ -336,12 +336,6 @@ func (c *tally) addTo(to *Contents) {
 	to.Keys, to.Newest = c.keys, c.newest
 }
 
-// Verify reads a log as a start does, and changes nothing. The error says why a daemon would
-// not start.
-func Verify(cfg WALConfig) (Recovery, error) {
-	return readOnly(NewWAL(cfg, nil), func(broker.Entry) error { return nil })
-}
-
 // Export writes the messages of a log as NDJSON frames, those of a topic in order. It changes
 // nothing. Messages that were deleted, or whose own time to live is over, are left out.
 // Limits of histories are not applied: the log does not know them.
@@ -373,11 +367,15 @@ func Export(cfg WALConfig, to io.Writer, now time.Time) (messages int, err error
 // lost. It makes a checkpoint, and gives the old files another name. The memory must hold all
 // messages of the log.
 func Repair(cfg WALConfig) (found Recovery, err error) {
-	b, w := newOnWAL(cfg, unbounded, metrics.New(""))
-	w.cfg.Recovered = func(r Recovery) { found = r }
-	w.repairs = true
+	var w *WAL
 	now := time.Now()
-	if err := w.open(b.applyEntry, now); err != nil {
+	cfg.Recovered = func(r Recovery) { found = r }
+	broker.NewWithLog(unbounded, metrics.New(""), now, func(b *broker.Broker) broker.Log {
+		w = NewWAL(cfg, b)
+		return w
+	})
+	w.repairs = true
+	if err := w.open(w.applyHere, now); err != nil {
 		return found, err
 	}
 	return found, w.close(now)
@@ -388,22 +386,6 @@ func Repair(cfg WALConfig) (found Recovery, err error) {
 var unbounded = broker.Config{
 	HistoryMessages: math.MaxInt32, HistoryBytes: math.MaxInt / 4, HistoryAge: 100 * 365 * 24 * time.Hour,
 	MemoryBudget: math.MaxInt / 4, MaxTopics: math.MaxInt32, IdempotencyKeys: math.MaxInt32, IdempotencyWindow: 24 * time.Hour,
-}
-
-// A brokerOnWAL is a broker whose log is not fed.
-type brokerOnWAL struct{ *broker.Broker }
-
-func newOnWAL(cfg WALConfig, config broker.Config, m *metrics.Metrics) (b brokerOnWAL, w *WAL) {
-	b.Broker = broker.NewWithLog(config, m, time.Now(), func(b *broker.Broker) broker.Log {
-		w = NewWAL(cfg, b)
-		return w
-	})
-	return b, w
-}
-
-func (b brokerOnWAL) applyEntry(e broker.Entry) error {
-	_, err := b.Apply(e)
-	return err
 }
 
 // readOnly reads a log, and changes nothing.

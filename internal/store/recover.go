@@ -38,7 +38,10 @@ func (w *WAL) open(apply func(broker.Entry) error, now time.Time) error {
 	}
 	w.lock, w.apply = lock, apply
 	r := &recovering{wal: w}
-	if err = r.run(now); err != nil {
+	if err = r.read(); err == nil {
+		err = r.begin(now)
+	}
+	if err != nil {
 		w.abandon()
 		return fmt.Errorf("store: %w%s", err, diskRemedy(err))
 	}
@@ -111,16 +114,6 @@ type segmentFile struct {
 	bad  *badRecord // why it has no header; nil: it has one
 
 	newest uint64 // number of the newest entry that was read
-}
-
-func (r *recovering) run(now time.Time) error {
-	if err := r.read(); err != nil {
-		return err
-	}
-	if err := r.begin(now); err != nil || r.wal.cfg.Sync == SyncStop {
-		return err
-	}
-	return r.keepState(now)
 }
 
 // read reads the log, and applies its entries.

@@ -32,11 +32,7 @@ func NewStopLog(cfg WALConfig, b *broker.Broker) *StopLog { return &StopLog{NewW
 func (l *StopLog) Run(ctx context.Context) error {
 	w := l.wal
 	w.stopped = ctx.Err
-	apply := func(e broker.Entry) error {
-		_, err := w.broker.Apply(e)
-		return err
-	}
-	if err := w.open(apply, time.Now()); err != nil {
+	if err := w.open(w.applyHere, time.Now()); err != nil {
 		return err
 	}
 	<-ctx.Done()
@@ -45,6 +41,12 @@ func (l *StopLog) Run(ctx context.Context) error {
 		return fmt.Errorf("the state was not written: %w%s; the next start begins a new epoch", err, diskRemedy(err))
 	}
 	return ctx.Err()
+}
+
+// applyHere applies an entry without Feed.
+func (w *WAL) applyHere(e broker.Entry) error {
+	_, err := w.broker.Apply(e)
+	return err
 }
 
 // use lets the log continue in memory, and marks the files as used.

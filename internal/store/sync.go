@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
 // syncStep makes durable what the mode says: with "1s" all that was written, with "never"
@@ -96,34 +94,26 @@ func (w *WAL) syncJobLocked() syncJob {
 func (w *WAL) runSync(j syncJob) error {
 	w.syncing.Lock()
 	defer w.syncing.Unlock()
-	if w.syncFailure == nil {
-		w.syncFailure = j.run(w.fs, w.cfg.Metrics)
+	if w.syncFailure != nil || len(j.files) == 0 {
+		return w.syncFailure
+	}
+	begun, name := time.Now(), "the folder of the log"
+	var err error
+	for _, s := range j.files { // the oldest first
+		if err = s.file.Sync(); err != nil {
+			name = s.name
+			break
+		}
+	}
+	if err == nil && j.names {
+		err = w.fs.SyncDir()
+	}
+	w.cfg.Metrics.SyncSeconds.Observe(time.Since(begun).Seconds())
+	if err != nil {
+		w.cfg.Metrics.SyncFailures.Inc()
+		w.syncFailure = fmt.Errorf("sync %s: %w", name, err)
 	}
 	return w.syncFailure
-}
-
-// run does the job. No lock is needed.
-func (j *syncJob) run(fs FS, m *metrics.Store) (err error) {
-	if len(j.files) == 0 {
-		return nil
-	}
-	begun := time.Now()
-	defer func() {
-		if m.SyncSeconds.Observe(time.Since(begun).Seconds()); err != nil {
-			m.SyncFailures.Inc()
-		}
-	}()
-	for _, s := range j.files { // the oldest first
-		if err := s.file.Sync(); err != nil {
-			return fmt.Errorf("sync %s: %w", s.name, err)
-		}
-	}
-	if j.names {
-		if err := fs.SyncDir(); err != nil {
-			return fmt.Errorf("sync the folder of the log: %w", err)
-		}
-	}
-	return nil
 }
 
 // endSyncLocked takes the result of a job.
