@@ -36,6 +36,13 @@ type checkpoint struct {
 	err  error // of the export
 }
 
+// A retry is when a checkpoint that failed is tried again.
+type retry struct {
+	at  time.Time     // no checkpoint begins before; zero: none has failed
+	in  time.Duration // how long before that it failed
+	err error         // why the last one failed; nil: it did not
+}
+
 // The size of a part, and how many bytes are written before they are synced: a sync of
 // everything at the end would keep the disk busy for long.
 const (
@@ -54,17 +61,17 @@ func (w *WAL) checkpointStep(now time.Time) (more bool) {
 		if err == nil && !more {
 			err = w.endCheckpoint(now)
 		}
-	case !now.Before(w.retryAt) && w.isCheckpointDue():
+	case !now.Before(w.retry.at) && w.isCheckpointDue():
 		more, err = true, w.beginCheckpoint(now)
 	}
 	if err != nil {
-		if w.retryAt.IsZero() {
+		if w.retry.at.IsZero() {
 			w.cfg.Logger.Error("a checkpoint of the log on disk failed; the daemon tries again", zap.Error(err))
 		}
 		w.cfg.Metrics.Checkpoints.WithLabelValues("failed").Inc()
 		w.abortCheckpoint()
-		w.checkpointErr, w.retryIn = err, w.nextRetry()
-		w.retryAt = now.Add(w.retryIn)
+		w.retry.err, w.retry.in = err, w.nextRetry()
+		w.retry.at = now.Add(w.retry.in)
 		w.retakeReserve(now)
 		return false
 	}
@@ -80,10 +87,10 @@ const mostRetry = time.Minute
 func (w *WAL) nextRetry() time.Duration {
 	w.writing.Lock()
 	defer w.unlock()
-	if w.damaged != nil || w.isFullLocked() {
+	if w.faults.damaged != nil || w.isFullLocked() {
 		return time.Second
 	}
-	return min(max(2*w.retryIn, time.Second), mostRetry)
+	return min(max(2*w.retry.in, time.Second), mostRetry)
 }
 
 func (w *WAL) wantCheckpoint() {
@@ -109,13 +116,13 @@ func (w *WAL) isCheckpointDue() bool {
 		most = min(most, w.cfg.Bytes/4)
 	}
 	switch least := w.cfg.segmentBytes / 64; {
-	case isDiskFull(w.fault):
+	case isDiskFull(w.faults.write):
 		most, isFull = min(most, max(live/16, least)), true
-	case isDiskFull(w.reserveErr):
+	case isDiskFull(w.reserve.err):
 		most, isFull = min(most, max(live/2, least)), true
 	}
-	tooMany := int64(len(w.segments)) > spareSegments+most/w.cfg.segmentBytes
-	return w.wanted || w.damaged != nil || tooMany || w.bytesLocked()-w.baseBytes > most || isFull && w.baseLive-live > most
+	tooMany := int64(len(w.files.segments)) > spareSegments+most/w.cfg.segmentBytes
+	return w.wanted || w.faults.damaged != nil || tooMany || w.bytesLocked()-w.files.baseBytes > most || isFull && w.files.baseLive-live > most
 }
 
 // spareSegments is how many segments there may be besides full ones.
@@ -123,9 +130,9 @@ const spareSegments = 100
 
 // bytesLocked returns the size of all files.
 func (w *WAL) bytesLocked() int64 {
-	bytes := w.baseBytes + w.oldBytes + w.partBytes
-	if w.current != nil {
-		bytes += w.current.size
+	bytes := w.files.baseBytes + w.files.oldBytes + w.files.partBytes
+	if w.files.current != nil {
+		bytes += w.files.current.size
 	}
 	return bytes
 }
@@ -185,13 +192,13 @@ func (w *WAL) beginAfter(c *checkpoint) (heads []broker.Entry, err error) {
 	w.applying.Lock()
 	defer w.applying.Unlock()
 	w.closeUntrustedLocked()
-	if w.current == nil || w.current.first <= w.last {
+	if w.files.current == nil || w.files.current.first <= w.seq.last {
 		if err := w.beginSegmentLocked(); err != nil {
 			return nil, err
 		}
 	}
 	c.live = w.broker.LiveBytes()
-	c.number, c.from, c.damages, c.covered = w.applied.Load(), w.current.first, w.damages, w.oldBytes
+	c.number, c.from, c.damages, c.covered = w.applied.Load(), w.files.current.first, w.faults.damages, w.files.oldBytes
 	return heads, w.broker.ExportHeads(func(e broker.Entry) error {
 		heads = append(heads, e)
 		return nil
@@ -201,13 +208,13 @@ func (w *WAL) beginAfter(c *checkpoint) (heads []broker.Entry, err error) {
 // closeUntrustedLocked closes files whose sync failed. Those that were never durable and
 // have no entry are removed: each attempt to repair the log may leave one.
 func (w *WAL) closeUntrustedLocked() {
-	for _, s := range w.untrusted {
+	for _, s := range w.files.untrusted {
 		w.closeFile(s)
-		if !s.named && s.first > w.accepted {
+		if !s.named && s.first > w.seq.accepted {
 			_ = w.fs.Remove(s.name) // the next checkpoint tries again
 		}
 	}
-	w.untrusted = nil
+	w.files.untrusted = nil
 }
 
 var errStopped = errors.New("the export was stopped")
@@ -272,7 +279,7 @@ func (w *WAL) endCheckpoint(now time.Time) error {
 	if !w.trust(c) {
 		return errors.New("a sync of the log failed during the checkpoint")
 	}
-	w.checkpoint, w.checkpointErr, w.retryAt, w.retryIn = nil, nil, time.Time{}, 0
+	w.checkpoint, w.retry.err, w.retry.at, w.retry.in = nil, nil, time.Time{}, 0
 	c.stop()
 	w.closeFile(c.file)
 	w.removeBefore(c)
@@ -287,19 +294,19 @@ func (w *WAL) endCheckpoint(now time.Time) error {
 func (w *WAL) trust(c *checkpoint) bool {
 	w.writing.Lock()
 	defer w.unlock()
-	if w.damages != c.damages {
+	if w.faults.damages != c.damages {
 		return false
 	}
-	if w.damaged != nil {
+	if w.faults.damaged != nil {
 		w.removeFailedSync()
 		w.cfg.Logger.Info("a checkpoint has repaired the log on disk: publishes are accepted again")
-		w.damaged, w.fault = nil, nil
+		w.faults.damaged, w.faults.write = nil, nil
 	}
 	w.wanted = false
-	w.synced = max(w.synced, c.number)
-	w.baseLive = c.live
-	w.baseBytes, w.oldBytes, w.partBytes = c.file.size, w.oldBytes-c.covered, 0
-	w.segments = slices.DeleteFunc(w.segments, func(number uint64) bool { return number < c.from })
+	w.seq.synced = max(w.seq.synced, c.number)
+	w.files.baseLive = c.live
+	w.files.baseBytes, w.files.oldBytes, w.files.partBytes = c.file.size, w.files.oldBytes-c.covered, 0
+	w.files.segments = slices.DeleteFunc(w.files.segments, func(number uint64) bool { return number < c.from })
 	return true
 }
 
@@ -341,7 +348,7 @@ func (w *WAL) abortCheckpoint() {
 func (w *WAL) countPart(bytes int64) {
 	w.writing.Lock()
 	defer w.unlock()
-	if w.partBytes = bytes; bytes > mostReserve {
-		w.full = nil // the reserve is used up, so publishes do not take it
+	if w.files.partBytes = bytes; bytes > mostReserve {
+		w.faults.full = nil // the reserve is used up, so publishes do not take it
 	}
 }

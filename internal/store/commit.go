@@ -28,46 +28,46 @@ func (w *WAL) Append(e []broker.Entry, done func([]broker.Result)) {
 	for i := range e {
 		a.bytes += int64(e[i].Message.Size())
 	}
-	if err := w.queue(a); err != nil {
+	if err := w.enqueue(a); err != nil {
 		done(failed(len(e), err))
 		return
 	}
 	signal(w.wake)
 }
 
-func (w *WAL) queue(a appended) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (w *WAL) enqueue(a appended) error {
+	w.queue.mu.Lock()
+	defer w.queue.mu.Unlock()
 	switch {
-	case w.closed:
+	case w.queue.closed:
 		return problem.New(wire.CodeOverloaded, "retry later, or at another server; the server's operator must restart it", "%s", errEnded).Retry(time.Second)
 	case w.hangsLocked():
 		w.refuse(refusedWaiting, len(a.entries))
 		return problemOf(errHangs)
-	case w.waiting > 0 && w.waiting+a.bytes > w.cfg.pendingBytes:
+	case w.queue.waiting > 0 && w.queue.waiting+a.bytes > w.cfg.pendingBytes:
 		w.refuse(refusedWaiting, len(a.entries))
 		return problem.New(wire.CodeOverloaded, "retry after retry_after_ms",
 			"messages arrive faster than the disk can store them").Retry(100 * time.Millisecond)
 	}
-	w.pending = append(w.pending, a)
-	w.waiting += a.bytes
+	w.queue.pending = append(w.queue.pending, a)
+	w.queue.waiting += a.bytes
 	return nil
 }
 
 // take returns the calls of the next batch, and whether more wait.
 func (w *WAL) take() (batch []appended, more bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.queue.mu.Lock()
+	defer w.queue.mu.Unlock()
 	bytes, n := int64(0), 0
-	for n < len(w.pending) && (n == 0 || bytes+w.pending[n].bytes <= w.cfg.batchBytes) {
-		bytes += w.pending[n].bytes
+	for n < len(w.queue.pending) && (n == 0 || bytes+w.queue.pending[n].bytes <= w.cfg.batchBytes) {
+		bytes += w.queue.pending[n].bytes
 		n++
 	}
-	batch, w.waiting = w.pending[:n:n], w.waiting-bytes
-	if w.pending = w.pending[n:]; len(w.pending) == 0 {
-		w.pending = nil
+	batch, w.queue.waiting = w.queue.pending[:n:n], w.queue.waiting-bytes
+	if w.queue.pending = w.queue.pending[n:]; len(w.queue.pending) == 0 {
+		w.queue.pending = nil
 	}
-	return batch, len(w.pending) > 0
+	return batch, len(w.queue.pending) > 0
 }
 
 func failed(n int, err error) []broker.Result {
@@ -125,13 +125,13 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 // noteFaultLocked notes why writes fail, or that they succeed. It logs only a change.
 func (w *WAL) noteFaultLocked(err error) {
 	switch {
-	case err != nil && w.fault == nil && w.damaged == nil:
+	case err != nil && w.faults.write == nil && w.faults.damaged == nil:
 		w.cfg.Logger.Error("the log on disk cannot be written: publishes are refused until it can be written", zap.Error(err))
-	case err == nil && w.fault != nil:
+	case err == nil && w.faults.write != nil:
 		w.cfg.Logger.Info("the log on disk can be written again")
 	}
-	if w.fault = err; err == nil {
-		w.failed = 0
+	if w.faults.write = err; err == nil {
+		w.faults.failed = 0
 	} else if isDiskFull(err) {
 		signal(w.grown)
 	}
@@ -144,31 +144,31 @@ func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int,
 	if err := w.readyLocked(uint64(len(results))); err != nil {
 		return 0, err
 	}
-	s, from := w.current, w.current.size
+	s, from := w.files.current, w.files.current.size
 	b, newest, deletes := w.encodeLocked(batch, results)
 	if err = w.appendLocked(b); err != nil {
 		return 0, err
 	}
-	w.written = newest
+	w.seq.written = newest
 	if deletes || w.cfg.Sync == SyncAlways {
 		if err := w.syncLocked(); err != nil {
 			return 0, w.cutLocked(s, from, err)
 		}
 	}
-	w.accepted = newest
+	w.seq.accepted = newest
 	return len(b), nil
 }
 
 // encodeLocked returns the records of a batch, which are in the buffer that the next batch
 // uses, and the number of the newest entry.
 func (w *WAL) encodeLocked(batch []appended, results []broker.Result) (b []byte, newest uint64, deletes bool) {
-	b, newest = w.noticesLocked(uint64(len(results))), w.written
+	b, newest = w.noticesLocked(uint64(len(results))), w.seq.written
 	full := w.isFullLocked()
 	for _, a := range batch {
 		for i := range a.entries {
 			e, whole := &a.entries[i], len(b)
-			w.last++
-			e.Message.Position.Epoch, e.Message.Position.Offset = *w.epoch.Load(), w.last
+			w.seq.last++
+			e.Message.Position.Epoch, e.Message.Position.Offset = *w.epoch.Load(), w.seq.last
 			if full && e.Op == broker.OpPublish {
 				w.refuse(refusedFull, 1)
 				results[i].Err = problemOf(errFull)
@@ -176,12 +176,12 @@ func (w *WAL) encodeLocked(batch []appended, results []broker.Result) (b []byte,
 				continue
 			}
 			var err error
-			if b, err = appendEntry(b, e, w.last, w.current.key); err != nil {
+			if b, err = appendEntry(b, e, w.seq.last, w.files.current.key); err != nil {
 				results[i].Err = problem.New(wire.CodeMessageTooLarge, "publish a smaller message", "the message is too large for the log")
 				b = b[:whole]
 				continue
 			}
-			newest = w.last
+			newest = w.seq.last
 			deletes = deletes || e.Op == broker.OpDelete
 		}
 		results = results[len(a.entries):]
@@ -217,18 +217,18 @@ const maxBuffer = 4 << 20
 // readyLocked makes sure that a batch of n entries can be written: there is a segment, and
 // the lease has as many numbers.
 func (w *WAL) readyLocked(n uint64) error {
-	if err := cmp.Or(w.damaged, w.full); err != nil {
+	if err := cmp.Or(w.faults.damaged, w.faults.full); err != nil {
 		return err
 	}
-	if w.current == nil || w.current.size >= w.cfg.segmentBytes {
+	if w.files.current == nil || w.files.current.size >= w.cfg.segmentBytes {
 		if err := w.beginSegmentLocked(); err != nil {
 			return err
 		}
 	}
-	if w.last+n < w.lease {
+	if w.seq.last+n < w.seq.lease {
 		return nil
 	}
-	if w.nextLease <= w.last+n {
+	if w.seq.nextLease <= w.seq.last+n {
 		if err := w.appendLocked(w.appendLeaseLocked(nil, n)); err != nil {
 			return err
 		}
@@ -238,19 +238,19 @@ func (w *WAL) readyLocked(n uint64) error {
 
 // appendLeaseLocked appends a record of a lease with leaseNumbers after the next n entries.
 func (w *WAL) appendLeaseLocked(b []byte, n uint64) []byte {
-	w.nextLease = w.last + n + w.cfg.leaseNumbers
-	return appendNumber(b, kindLease, w.written, w.nextLease, w.current.key)
+	w.seq.nextLease = w.seq.last + n + w.cfg.leaseNumbers
+	return appendNumber(b, kindLease, w.seq.written, w.seq.nextLease, w.files.current.key)
 }
 
 // noticesLocked begins a batch: with a new lease if only a quarter of the lease is left
 // after n entries, and with what has become durable since the last batch.
 func (w *WAL) noticesLocked(n uint64) []byte {
 	b := w.buffer[:0]
-	if w.synced > w.told {
-		b = appendNumber(b, kindSynced, w.synced, uint64(w.current.synced), w.current.key)
-		w.told = w.synced
+	if w.seq.synced > w.seq.told {
+		b = appendNumber(b, kindSynced, w.seq.synced, uint64(w.files.current.synced), w.files.current.key)
+		w.seq.told = w.seq.synced
 	}
-	if w.nextLease == 0 && w.lease-(w.last+n) < w.cfg.leaseNumbers/4 {
+	if w.seq.nextLease == 0 && w.seq.lease-(w.seq.last+n) < w.cfg.leaseNumbers/4 {
 		b = w.appendLeaseLocked(b, n)
 	}
 	return b
@@ -269,7 +269,7 @@ func (w *WAL) applyBatch(batch []appended, results []broker.Result) {
 		}
 		results = results[len(a.entries):]
 	}
-	w.applied.Store(w.accepted) // only this goroutine changes it
+	w.applied.Store(w.seq.accepted) // only this goroutine changes it
 }
 
 // Why entries are refused: the values of a label.
@@ -301,13 +301,15 @@ var errUnknown = errors.New("what was written could not be removed")
 
 var errHangs = fmt.Errorf("the disk has not answered for %v", longestBatch)
 
-func (w *WAL) hangsLocked() bool { return !w.since.IsZero() && time.Since(w.since) > longestBatch }
+func (w *WAL) hangsLocked() bool {
+	return !w.queue.since.IsZero() && time.Since(w.queue.since) > longestBatch
+}
 
 // noteBatch notes when a batch has begun, or that it has ended.
 func (w *WAL) noteBatch(since time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.since = since
+	w.queue.mu.Lock()
+	defer w.queue.mu.Unlock()
+	w.queue.since = since
 }
 
 // refusalOf returns why entries of a batch that could not be written are refused.

@@ -136,7 +136,7 @@ func TestASlowFanOutIsNotASlowDisk(t *testing.T) {
 	d.wal.apply = func(e broker.Entry) error {
 		require.True(t, d.wal.writing.TryLock(), "entries are applied outside the lock")
 		d.wal.writing.Unlock()
-		require.True(t, d.wal.since.IsZero(), "the disk has answered")
+		require.True(t, d.wal.queue.since.IsZero(), "the disk has answered")
 		d.wal.syncStep(time.Now())
 		return apply(e)
 	}

@@ -62,7 +62,7 @@ func (r *recovering) continueAfterCrash(h *header) error {
 	if r.wal.repairs {
 		h.prev, h.copied = r.last, 0
 	}
-	r.wal.last = r.lease // also with the same boot: a volume may have lost its tail while the kernel ran on
+	r.wal.seq.last = r.lease // also with the same boot: a volume may have lost its tail while the kernel ran on
 	if r.mayHaveLost() {
 		if err := r.lose(r.lease); err != nil {
 			return err
@@ -79,22 +79,22 @@ func (r *recovering) beginSegment(h *header, now time.Time) error {
 	w := r.wal
 	w.writing.Lock()
 	defer w.unlock()
-	w.baseBytes, w.baseLive, w.newest = r.base, r.base, max(w.last, r.last)
+	w.files.baseBytes, w.files.baseLive, w.files.newest = r.base, r.base, max(w.seq.last, r.last)
 	for _, s := range r.segments {
-		w.newest = max(w.newest, s.number)
-		w.oldBytes, w.segments = w.oldBytes+s.size, append(w.segments, s.number)
+		w.files.newest = max(w.files.newest, s.number)
+		w.files.oldBytes, w.files.segments = w.files.oldBytes+s.size, append(w.files.segments, s.number)
 	}
-	w.newest = max(w.newest, w.broker.PatternPosition(">").Offset) // the broker counts topics that it could not hold
-	w.newest++
-	w.last, w.written, w.told = w.newest-1, r.last, h.synced
-	w.accepted = r.last
+	w.files.newest = max(w.files.newest, w.broker.PatternPosition(">").Offset) // the broker counts topics that it could not hold
+	w.files.newest++
+	w.seq.last, w.seq.written, w.seq.told = w.files.newest-1, r.last, h.synced
+	w.seq.accepted = r.last
 	w.applied.Store(r.last)
-	h.number, h.epoch, h.lease = w.newest, r.Epoch, max(r.lease, w.last+w.cfg.leaseNumbers)
+	h.number, h.epoch, h.lease = w.files.newest, r.Epoch, max(r.lease, w.seq.last+w.cfg.leaseNumbers)
 	s, err := createFile(w.fs, fileName(h.number, segmentSuffix+unfinishedSuffix), segmentMagic, w.seed, h)
 	if err != nil {
 		return err
 	}
-	w.unsynced, w.segments = []*segment{s}, append(w.segments, h.number)
+	w.files.unsynced, w.files.segments = []*segment{s}, append(w.files.segments, h.number)
 	if h.prev < r.last {
 		if err := r.copyAfter(h.prev, s); err != nil {
 			return err
@@ -111,8 +111,8 @@ func (r *recovering) beginSegment(h *header, now time.Time) error {
 	if err := w.fs.SyncDir(); err != nil {
 		return fmt.Errorf("sync the folder: %w", err)
 	}
-	s.synced, s.named, w.synced, w.lease, w.current, w.syncedAt = s.size, true, r.last, h.lease, s, now
-	w.durable.reach(s)
+	s.synced, s.named, w.seq.synced, w.seq.lease, w.files.current, w.seq.syncedAt = s.size, true, r.last, h.lease, s, now
+	w.marks.durable.reach(s)
 	if r.syncFailed {
 		w.removeFailedSync()
 	}
@@ -173,7 +173,7 @@ func (r *recovering) keepState(now time.Time) error {
 	w := r.wal
 	if !w.repairs {
 		w.keepReserve(now)
-		for isDiskFull(w.reserveErr) && (w.stopped == nil || w.stopped() == nil) && w.checkpointStep(now) {
+		for isDiskFull(w.reserve.err) && (w.stopped == nil || w.stopped() == nil) && w.checkpointStep(now) {
 		}
 		return nil
 	}
@@ -181,7 +181,7 @@ func (r *recovering) keepState(now time.Time) error {
 	for w.checkpointStep(now) {
 	}
 	if w.wanted {
-		return fmt.Errorf("the first checkpoint could not be written: %w", w.checkpointErr)
+		return fmt.Errorf("the first checkpoint could not be written: %w", w.retry.err)
 	}
 	return nil
 }

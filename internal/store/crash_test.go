@@ -422,7 +422,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 
 // isFullCheckpoint reports whether a new file is a checkpoint that a full disk needs.
 func (w *world) isFullCheckpoint(name string) bool {
-	return strings.HasSuffix(name, checkpointSuffix+unfinishedSuffix) && w.process != nil && w.process.wal.full != nil
+	return strings.HasSuffix(name, checkpointSuffix+unfinishedSuffix) && w.process != nil && w.process.wal.faults.full != nil
 }
 
 // simulate runs the world of a seed. It returns the broken promise, or nil.
@@ -1059,7 +1059,7 @@ func (w *WAL) mustWait() bool {
 		return false
 	}
 	n := 0
-	for _, a := range w.pending {
+	for _, a := range w.queue.pending {
 		n += len(a.entries)
 		if slices.ContainsFunc(a.entries, func(e broker.Entry) bool { return e.Op == broker.OpDelete }) {
 			return true
@@ -1067,7 +1067,7 @@ func (w *WAL) mustWait() bool {
 	}
 	// A new segment begins after the newest name, also after that of one that could not be
 	// made. Each of n batches may begin one.
-	return w.cfg.Sync == SyncAlways || max(w.last, w.newest)+2*uint64(n)+1 >= w.lease
+	return w.cfg.Sync == SyncAlways || max(w.seq.last, w.files.newest)+2*uint64(n)+1 >= w.seq.lease
 }
 
 // checkpoint writes parts of a checkpoint, and reports whether there are more.
@@ -1080,8 +1080,8 @@ func (w *world) checkpoint(parts int) (more bool) {
 			w.saved = w.fragile()
 		}
 		if more = wal.checkpointStep(time.Now()); runs && !more {
-			w.say("    the checkpoint ends: %v", wal.checkpointErr)
-			if wal.checkpointErr == nil {
+			w.say("    the checkpoint ends: %v", wal.retry.err)
+			if wal.retry.err == nil {
 				secure(w.saved)
 			}
 		}
@@ -1154,7 +1154,7 @@ func (w *world) wantService() {
 // fill publishes more than a small disk has, with histories that it can hold. Checkpoints free it
 // each time, because the reserve has space for them.
 func (w *world) fill(space int) {
-	if w.process.wal.reserveErr != nil {
+	if w.process.wal.reserve.err != nil {
 		time.Sleep(mostRetry)
 	}
 	w.sync() // the reserve follows the histories

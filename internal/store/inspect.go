@@ -185,7 +185,7 @@ func Inspect(files FS, bootID string) (Contents, error) {
 			return c, nil // there is nothing to keep
 		}
 	}
-	c.Epoch, c.Last, c.Lease, c.Clean, c.SameBoot = r.Epoch, r.Last, w.lease, r.Clean, r.SameBoot
+	c.Epoch, c.Last, c.Lease, c.Clean, c.SameBoot = r.Epoch, r.Last, w.seq.lease, r.Clean, r.SameBoot
 	c.Cut, c.Lost, c.Damage = r.Cut, r.Lost, r.Damage
 	t.addTo(&c)
 	return c, nil
@@ -398,7 +398,7 @@ func readOnly(w *WAL, apply func(broker.Entry) error) (Recovery, error) {
 	w.apply = apply
 	r := &recovering{wal: w, readOnly: true}
 	err = r.read()
-	w.lease = r.lease
+	w.seq.lease = r.lease
 	if err != nil {
 		return r.Recovery, err
 	}

@@ -21,6 +21,16 @@ type mark struct {
 	never   bool // store.sync is never, and the daemon has not stopped cleanly
 }
 
+// marks are the newest one that may be written, and the ones in the file.
+type marks struct {
+	durable mark // its segment and size; guarded by WAL.writing
+
+	// Owned by syncStep:
+	written mark  // that the file has; zero: unknown
+	next    mark  // see markStep
+	err     error // why the mark could not be written; nil: it was
+}
+
 // reach notes that a segment is durable up to a length.
 func (m *mark) reach(s *segment) {
 	if s.first >= m.segment {
@@ -36,31 +46,31 @@ const (
 // markStep writes what was durable at the last call, a second ago. So a backup that lists the
 // folder and then links or opens its files within a second has all files that the mark names.
 func (w *WAL) markStep() {
-	due := w.nextMark
+	due := w.marks.next
 	w.writing.Lock()
-	w.nextMark = w.markLocked()
+	w.marks.next = w.markLocked()
 	w.unlock()
 	w.writeMark(due)
 }
 
 func (w *WAL) markLocked() mark {
-	m := w.durable
-	m.synced, m.lease, m.never = w.synced, w.lease, w.cfg.Sync == SyncNever
+	m := w.marks.durable
+	m.synced, m.lease, m.never = w.seq.synced, w.seq.lease, w.cfg.Sync == SyncNever
 	return m
 }
 
 // writeMark replaces the mark, if it has changed. If that fails, the older one is still right.
 func (w *WAL) writeMark(m mark) {
-	if m == w.marked || m.segment == 0 {
+	if m == w.marks.written || m.segment == 0 {
 		return
 	}
 	err := w.replaceMark(m)
-	if w.marked = m; err != nil {
-		if w.marked = (mark{}); w.markErr == nil {
+	if w.marks.written = m; err != nil {
+		if w.marks.written = (mark{}); w.marks.err == nil {
 			w.cfg.Logger.Warn("the mark of the log on disk could not be written; the daemon tries again", zap.Error(err))
 		}
 	}
-	w.markErr = err
+	w.marks.err = err
 }
 
 func (w *WAL) replaceMark(m mark) error {

@@ -7,10 +7,16 @@ import (
 	"time"
 )
 
-// The reserve is a file that takes space on the disk: as much as the header of a new segment
+// A reserve is a file that takes space on the disk: as much as the header of a new segment
 // and the next checkpoint, but at most mostReserve. When the disk is full, a checkpoint gets that space, because only a
 // checkpoint frees more. The content of the file has no meaning. A start removes it, and
 // makes a new one.
+type reserve struct {
+	segment           // has no file at first
+	err     error     // why it could not grow; nil: it could
+	at      time.Time // it does not grow before
+}
+
 const (
 	reserveName = "reserve"
 	mostReserve = 64 << 20
@@ -26,25 +32,25 @@ func isDiskFull(err error) bool {
 func (w *WAL) keepReserve(now time.Time) {
 	blocks := headerMost + w.cfg.segmentBytes/512 // each file fills its last block in part
 	least := min(w.broker.LiveBytes()+blocks, mostReserve)
-	if w.repairs || w.checkpoint != nil || w.reserve.size >= least && w.reserveErr == nil || now.Before(w.reserveAt) {
+	if w.repairs || w.checkpoint != nil || w.reserve.size >= least && w.reserve.err == nil || now.Before(w.reserve.at) {
 		return
 	}
-	if w.reserveErr = w.growReserve(min(least+least/4, mostReserve)); w.reserveErr != nil {
-		w.reserveAt = now.Add(mostRetry)
+	if w.reserve.err = w.growReserve(min(least+least/4, mostReserve)); w.reserve.err != nil {
+		w.reserve.at = now.Add(mostRetry)
 		_ = w.growReserve(least) // it may fail likewise
 	}
 	w.noteReserve()
 }
 
 func (w *WAL) noteReserve() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.stats.Reserve = w.reserve.size
+	w.queue.mu.Lock()
+	defer w.queue.mu.Unlock()
+	w.queue.stats.Reserve = w.reserve.size
 }
 
 // growReserve writes to the reserve. After an error, it is as before.
 func (w *WAL) growReserve(size int64) (err error) {
-	s, before := &w.reserve, w.reserve.size
+	s, before := &w.reserve.segment, w.reserve.size
 	size = max(size, before)
 	if s.file == nil {
 		s.name = reserveName
@@ -69,12 +75,12 @@ func (w *WAL) growReserve(size int64) (err error) {
 func (w *WAL) releaseReserve() error {
 	w.writing.Lock()
 	defer w.unlock()
-	for _, err := range []error{w.damaged, w.fault, w.checkpointErr, w.reserveErr} {
+	for _, err := range []error{w.faults.damaged, w.faults.write, w.retry.err, w.reserve.err} {
 		if isDiskFull(err) {
-			w.full = err
+			w.faults.full = err
 		}
 	}
-	if w.reserve.file == nil || w.full == nil {
+	if w.reserve.file == nil || w.faults.full == nil {
 		return nil
 	}
 	w.reserve.size = 0
@@ -84,9 +90,9 @@ func (w *WAL) releaseReserve() error {
 
 // retakeReserve ends releaseReserve: the checkpoint is durable, or has failed and was removed.
 func (w *WAL) retakeReserve(now time.Time) {
-	w.reserveAt = time.Time{}
+	w.reserve.at = time.Time{}
 	w.keepReserve(now)
 	w.writing.Lock()
 	defer w.unlock()
-	w.full = nil
+	w.faults.full = nil
 }

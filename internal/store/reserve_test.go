@@ -126,13 +126,13 @@ func TestPublishesDoNotTakeAReserveThatIsTooSmall(t *testing.T) {
 		d.wal.syncStep(now)
 		d.wal.checkpointStep(now)
 	}
-	require.ErrorIs(t, d.wal.reserveErr, syscall.ENOSPC)
+	require.ErrorIs(t, d.wal.reserve.err, syscall.ENOSPC)
 	require.Zero(t, d.wal.reserve.size)
 	for range 30 {
 		require.ErrorIs(t, d.tryKilobyte(), &wire.Problem{Code: wire.CodeOverloaded})
 	}
 	d.second(now)
-	require.NoError(t, d.wal.checkpointErr)
+	require.NoError(t, d.wal.retry.err)
 	require.NoError(t, d.tryKilobyte())
 }
 
@@ -188,13 +188,13 @@ func TestTheReserveGrowsWhenTheDiskHasSpaceAgain(t *testing.T) {
 	require.NoError(t, err)
 	now, before := time.Now(), d.wal.reserve.size
 	for small.space = used; d.wal.reserve.size == before; small.space += 100 {
-		d.wal.reserveAt = time.Time{}
+		d.wal.reserve.at = time.Time{}
 		d.wal.syncStep(now)
 	}
-	require.ErrorIs(t, d.wal.reserveErr, syscall.ENOSPC)
+	require.ErrorIs(t, d.wal.reserve.err, syscall.ENOSPC)
 	small.space = 0
 	d.wal.syncStep(now.Add(mostRetry))
-	require.NoError(t, d.wal.reserveErr)
+	require.NoError(t, d.wal.reserve.err)
 }
 
 // Others take all space that a checkpoint frees. The daemon does not make one every second.
@@ -232,7 +232,7 @@ func TestTheReserveHoldsACheckpoint(t *testing.T) {
 		d.publish(fmt.Sprint("topic.", i%20), strings.Repeat("1", i*1000))
 		d.wal.syncStep(time.Now())
 		d.checkpoint()
-		require.GreaterOrEqual(t, d.wal.reserve.size, d.wal.baseBytes+headerMost)
+		require.GreaterOrEqual(t, d.wal.reserve.size, d.wal.files.baseBytes+headerMost)
 		require.EqualValues(t, d.wal.Stats().Reserve, len(d.read(reserveName)))
 	}
 	require.Less(t, d.wal.reserve.size, 2*d.wal.broker.LiveBytes()+d.wal.cfg.segmentBytes/256)

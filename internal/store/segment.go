@@ -153,10 +153,10 @@ func (s *segment) write(b []byte) error {
 // beginSegmentLocked begins a segment after the current one. It syncs nothing: the header
 // says up to where older files are durable.
 func (w *WAL) beginSegmentLocked() error {
-	number := max(w.last, w.newest) + 1
-	w.newest = number // its name is not used again, also if this fails
+	number := max(w.seq.last, w.files.newest) + 1
+	w.files.newest = number // its name is not used again, also if this fails
 	h := header{
-		number: number, epoch: *w.epoch.Load(), prev: w.accepted, lease: max(w.lease, w.nextLease), synced: w.synced,
+		number: number, epoch: *w.epoch.Load(), prev: w.seq.accepted, lease: max(w.seq.lease, w.seq.nextLease), synced: w.seq.synced,
 		always: w.cfg.Sync == SyncAlways, boot: w.cfg.BootID,
 	}
 	s, err := createFile(w.fs, fileName(number, segmentSuffix), segmentMagic, w.seed, &h)
@@ -164,7 +164,7 @@ func (w *WAL) beginSegmentLocked() error {
 		return err
 	}
 	w.leaveSegmentLocked()
-	w.last, w.current, w.unsynced, w.segments = number-1, s, append(w.unsynced, s), append(w.segments, number)
+	w.seq.last, w.files.current, w.files.unsynced, w.files.segments = number-1, s, append(w.files.unsynced, s), append(w.files.segments, number)
 	signal(w.grown)
 	return nil
 }
@@ -172,12 +172,12 @@ func (w *WAL) beginSegmentLocked() error {
 // appendLocked appends to the current segment. After an error the segment is as before: it
 // is cut back, or the next batch begins another one, whose header says where this one ends.
 func (w *WAL) appendLocked(b []byte) error {
-	s := w.current
+	s := w.files.current
 	err := s.write(b)
 	if err == nil {
 		return nil
 	}
-	w.told, w.nextLease, w.failed = 0, 0, max(w.failed, len(b)) // their records are cut
+	w.seq.told, w.seq.nextLease, w.faults.failed = 0, 0, max(w.faults.failed, len(b)) // their records are cut
 	if err = w.cutLocked(s, s.size, err); errors.Is(err, errUnknown) {
 		w.leaveSegmentLocked()
 	}
@@ -185,9 +185,9 @@ func (w *WAL) appendLocked(b []byte) error {
 }
 
 func (w *WAL) leaveSegmentLocked() {
-	if w.current != nil {
-		w.oldBytes += w.current.size
-		w.current = nil
+	if w.files.current != nil {
+		w.files.oldBytes += w.files.current.size
+		w.files.current = nil
 	}
 }
 

@@ -15,17 +15,17 @@ import (
 func (w *WAL) syncStep(now time.Time) {
 	w.evict()
 	w.writing.Lock()
-	if w.fault != nil && w.damaged == nil {
+	if w.faults.write != nil && w.faults.damaged == nil {
 		w.probeLocked()
 	}
-	due := w.damaged == nil && (w.cfg.Sync != SyncNever || w.nextLease > 0)
+	due := w.faults.damaged == nil && (w.cfg.Sync != SyncNever || w.seq.nextLease > 0)
 	w.unlock()
 	if due {
 		_ = w.sync() // it was logged, and checkpointStep repairs it
 	}
 	w.writing.Lock()
-	if w.damaged == nil && w.synced >= w.written {
-		w.syncedAt = now
+	if w.faults.damaged == nil && w.seq.synced >= w.seq.written {
+		w.seq.syncedAt = now
 	}
 	w.unlock()
 	w.markStep()
@@ -37,8 +37,8 @@ func (w *WAL) syncStep(now time.Time) {
 func (w *WAL) probeLocked() {
 	err := w.readyLocked(0)
 	if err == nil {
-		lease := appendNumber(nil, kindLease, w.written, w.lease, w.current.key)
-		err = w.appendLocked(bytes.Repeat(lease, max(1, (w.failed+len(lease)-1)/len(lease))))
+		lease := appendNumber(nil, kindLease, w.seq.written, w.seq.lease, w.files.current.key)
+		err = w.appendLocked(bytes.Repeat(lease, max(1, (w.faults.failed+len(lease)-1)/len(lease))))
 	}
 	w.noteFaultLocked(err)
 }
@@ -46,14 +46,14 @@ func (w *WAL) probeLocked() {
 // sync is syncLocked while entries are written. Only one goroutine calls it.
 func (w *WAL) sync() error {
 	w.writing.Lock()
-	j, damages := w.syncJobLocked(), w.damages
+	j, damages := w.syncJobLocked(), w.faults.damages
 	w.unlock()
 	err := w.runSync(j)
 	w.writing.Lock()
 	defer w.unlock()
-	if w.damages != damages {
+	if w.faults.damages != damages {
 		w.noteSyncFailure()
-		return w.damaged // the files of the job are not trusted any more
+		return w.faults.damaged // the files of the job are not trusted any more
 	}
 	if err := w.endSyncLocked(j, err); err != nil {
 		return err
@@ -79,8 +79,8 @@ type syncJob struct {
 
 // syncJobLocked returns a job for everything that was written.
 func (w *WAL) syncJobLocked() syncJob {
-	j := syncJob{number: w.written, lease: w.nextLease}
-	for _, s := range w.unsynced {
+	j := syncJob{number: w.seq.written, lease: w.seq.nextLease}
+	for _, s := range w.files.unsynced {
 		if s.size > s.synced || !s.named {
 			j.files, j.sizes, j.names = append(j.files, s), append(j.sizes, s.size), j.names || !s.named
 		}
@@ -120,33 +120,33 @@ func (w *WAL) runSync(j syncJob) error {
 func (w *WAL) endSyncLocked(j syncJob, err error) error {
 	if err != nil {
 		w.damageLocked(err)
-		return w.damaged
+		return w.faults.damaged
 	}
 	for i, s := range j.files {
 		s.synced, s.named = max(s.synced, j.sizes[i]), true
-		w.durable.reach(s)
+		w.marks.durable.reach(s)
 	}
-	if w.damaged == nil { // else what is in older files is durable once a checkpoint is
-		w.synced = max(w.synced, j.number)
+	if w.faults.damaged == nil { // else what is in older files is durable once a checkpoint is
+		w.seq.synced = max(w.seq.synced, j.number)
 	}
-	if w.lease = max(w.lease, j.lease); w.nextLease <= w.lease {
-		w.nextLease = 0
+	if w.seq.lease = max(w.seq.lease, j.lease); w.seq.nextLease <= w.seq.lease {
+		w.seq.nextLease = 0
 	}
 	return nil
 }
 
 // closeOldLocked closes segments that are durable and not current. No sync is under way.
 func (w *WAL) closeOldLocked() {
-	kept := w.unsynced[:0]
-	for _, s := range w.unsynced {
-		if s == w.current || s.size > s.synced || !s.named {
+	kept := w.files.unsynced[:0]
+	for _, s := range w.files.unsynced {
+		if s == w.files.current || s.size > s.synced || !s.named {
 			kept = append(kept, s)
 		} else {
 			w.closeFile(s)
 		}
 	}
-	clear(w.unsynced[len(kept):])
-	w.unsynced = kept
+	clear(w.files.unsynced[len(kept):])
+	w.files.unsynced = kept
 }
 
 func (w *WAL) closeFile(s *segment) {
@@ -160,17 +160,17 @@ var errDamaged = errors.New("a sync failed")
 // damageLocked notes that a sync failed: the operating system may have dropped what it could
 // not write. No file that was not durable is used again.
 func (w *WAL) damageLocked(err error) {
-	if w.damaged == nil {
+	if w.faults.damaged == nil {
 		w.cfg.Logger.Error("a sync of the log on disk failed: publishes are refused until a new checkpoint is durable", zap.Error(err))
 	}
-	w.damaged, w.damages = fmt.Errorf("%w: %w", errDamaged, err), w.damages+1
+	w.faults.damaged, w.faults.damages = fmt.Errorf("%w: %w", errDamaged, err), w.faults.damages+1
 	w.noteSyncFailure()
 	if f, err := w.fs.Create(failedSyncName); err == nil { // it may exist, and a disk that fails need not take it
 		_ = f.Close() // it is empty
 	}
 	w.leaveSegmentLocked()
-	w.untrusted = append(w.untrusted, w.unsynced...)
-	w.unsynced, w.written, w.nextLease = nil, w.accepted, 0
+	w.files.untrusted = append(w.files.untrusted, w.files.unsynced...)
+	w.files.unsynced, w.seq.written, w.seq.nextLease = nil, w.seq.accepted, 0
 	signal(w.grown)
 }
 

@@ -41,60 +41,70 @@ type WAL struct {
 	epoch   atomic.Pointer[string]   // set by open
 	applied atomic.Uint64            // number of the newest entry that was applied
 
-	mu      sync.Mutex // guards the fields below; taken last
+	queue queue
+
+	writing sync.Mutex // guards the fields below; held while a batch is written; see unlock
+	lock    io.Closer
+	seed    uint64
+	seq     sequence
+	files   files
+	faults  faults
+	buffer  []byte // of the batch
+	wanted  bool   // a checkpoint is wanted
+	repairs bool   // see Repair; immutable
+
+	applying    sync.Mutex // held while a batch is applied; taken after writing
+	syncing     sync.Mutex // held while files are synced; taken after writing
+	syncFailure error      // of a sync that is not noted in faults yet; guarded by syncing
+
+	checkpoint *checkpoint // under way, or nil; owned by checkpointStep
+	retry      retry       // likewise
+	reserve    reserve     // likewise
+	marks      marks
+}
+
+// A queue has the entries that wait to be written, and what anybody may ask of the log.
+type queue struct {
+	mu      sync.Mutex // guards the fields; taken last
 	pending []appended
 	waiting int64 // bytes of pending
 	closed  bool
 	stats   Stats     // but for Waiting
 	since   time.Time // when the batch that is being written began; zero: there is none
+}
 
-	writing   sync.Mutex // guards the fields below; held while a batch is written; see unlock
-	lock      io.Closer
-	seed      uint64
-	last      uint64     // the newest number that was used or skipped
-	written   uint64     // number of the newest entry that was written
-	accepted  uint64     // number of the newest entry that is applied, or will be
-	synced    uint64     // all entries up to this number are durable
-	told      uint64     // the newest number in a record kindSynced
-	syncedAt  time.Time  // see Stats
-	lease     uint64     // durable: numbers below it may be used
-	nextLease uint64     // written, but not durable; or 0
+// A sequence has numbers of entries. WAL.writing guards it.
+type sequence struct {
+	last      uint64    // the newest number that was used or skipped
+	written   uint64    // the newest entry that was written
+	accepted  uint64    // the newest entry that is applied, or will be
+	synced    uint64    // all entries up to this number are durable
+	syncedAt  time.Time // see Stats
+	told      uint64    // the newest number in a record kindSynced
+	lease     uint64    // durable: numbers below it may be used
+	nextLease uint64    // written, but not durable; or 0
+}
+
+// files are those of the log. WAL.writing guards them.
+type files struct {
 	current   *segment   // nil: the next batch begins one
 	unsynced  []*segment // current, and older ones that may not be durable
 	untrusted []*segment // a sync of them failed; they are only closed
-	damaged   error      // why the last sync failed; nil: a checkpoint was made since
-	damages   int        // number of failed syncs
-	fault     error      // why the last write failed
-	failed    int        // bytes of the largest write that failed since one succeeded
-	full      error      // the disk is full, and a checkpoint has the reserve; nil otherwise
-	buffer    []byte     // of the batch
 	newest    uint64     // the number of the newest file
+	segments  []uint64   // numbers of all segments, in order
 	baseBytes int64      // of the newest checkpoint
 	baseLive  int64      // of messages and the like when it began
-	segments  []uint64   // numbers of all segments, in order
 	oldBytes  int64      // of segments before the current one
 	partBytes int64      // of the checkpoint that is under way
-	wanted    bool       // a checkpoint is wanted
-	repairs   bool       // see Repair; immutable
-	durable   mark       // the newest segment of a mark, and its size
+}
 
-	applying    sync.Mutex // held while a batch is applied; taken after writing
-	syncing     sync.Mutex // held while files are synced; taken after writing
-	syncFailure error      // of a sync that is not noted in damaged yet; guarded by syncing
-
-	// Owned by checkpointStep:
-	checkpoint    *checkpoint   // under way, or nil
-	retryAt       time.Time     // after a failure: no checkpoint begins before; else zero
-	retryIn       time.Duration // how long before retryAt it failed; else 0
-	checkpointErr error         // why the last one failed; nil: it did not
-	reserve       segment       // has no file at first
-	reserveErr    error         // why it could not grow; nil: it could
-	reserveAt     time.Time     // it does not grow before
-
-	// Owned by syncStep:
-	marked   mark  // that the file has; zero: unknown
-	nextMark mark  // see markStep
-	markErr  error // why the mark could not be written; nil: it was
+// faults say why entries are refused. WAL.writing guards them.
+type faults struct {
+	damaged error // why the last sync failed; nil: a checkpoint was made since
+	damages int   // number of failed syncs
+	write   error // why the last write failed
+	failed  int   // bytes of the largest write that failed since one succeeded
+	full    error // the disk is full, and a checkpoint has the reserve; nil otherwise
 }
 
 // NewWAL returns the log of a broker. Its owner calls Feed, which reads the files first.
@@ -174,9 +184,9 @@ func signal(c chan struct{}) {
 // close writes what waits, makes everything durable, marks the end as clean, and releases
 // the lock. The error says why the end is not clean.
 func (w *WAL) close(now time.Time) error {
-	w.mu.Lock()
-	w.closed = true
-	w.mu.Unlock()
+	w.queue.mu.Lock()
+	w.queue.closed = true
+	w.queue.mu.Unlock()
 	for w.step(now) {
 	}
 	w.abortCheckpoint()
@@ -199,9 +209,9 @@ func (w *WAL) close(now time.Time) error {
 // endLocked writes the record of a clean end.
 func (w *WAL) endLocked() error {
 	switch {
-	case w.damaged != nil:
-		return w.damaged
-	case w.current == nil:
+	case w.faults.damaged != nil:
+		return w.faults.damaged
+	case w.files.current == nil:
 		if err := w.beginSegmentLocked(); err != nil {
 			return err
 		}
@@ -209,7 +219,7 @@ func (w *WAL) endLocked() error {
 	if err := w.syncLocked(); err != nil { // the end must not be durable before the rest
 		return err
 	}
-	if err := w.appendLocked(appendNumber(nil, kindClosed, w.written, uint64(w.current.size), w.current.key)); err != nil {
+	if err := w.appendLocked(appendNumber(nil, kindClosed, w.seq.written, uint64(w.files.current.size), w.files.current.key)); err != nil {
 		return err
 	}
 	return w.syncLocked()
@@ -223,15 +233,15 @@ func (w *WAL) abandon() {
 		w.checkpoint = nil
 	}
 	if w.reserve.file != nil {
-		w.closeFile(&w.reserve)
-		w.reserve = segment{}
+		w.closeFile(&w.reserve.segment)
+		w.reserve.segment = segment{}
 	}
 	w.writing.Lock()
 	defer w.unlock()
-	for _, s := range append(w.unsynced, w.untrusted...) {
+	for _, s := range append(w.files.unsynced, w.files.untrusted...) {
 		w.closeFile(s)
 	}
-	w.unsynced, w.untrusted, w.current = nil, nil, nil
+	w.files.unsynced, w.files.untrusted, w.files.current = nil, nil, nil
 	if w.lock != nil {
 		_ = w.lock.Close() // nothing was written
 		w.lock = nil
@@ -254,11 +264,11 @@ type Stats struct {
 // Stats returns the state of the log. It does not wait for the disk: while the disk
 // hangs, it returns the state from before.
 func (w *WAL) Stats() Stats {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s := w.stats
-	switch s.Waiting = w.waiting; {
-	case w.closed:
+	w.queue.mu.Lock()
+	defer w.queue.mu.Unlock()
+	s := w.queue.stats
+	switch s.Waiting = w.queue.waiting; {
+	case w.queue.closed:
 		s.Fault = errEnded
 	case w.hangsLocked():
 		s.Fault = errHangs
@@ -268,11 +278,11 @@ func (w *WAL) Stats() Stats {
 
 // unlock ends what has changed the fields that writing guards, and notes Stats.
 func (w *WAL) unlock() {
-	w.mu.Lock()
-	w.stats = Stats{
-		Bytes: w.bytesLocked(), Segments: len(w.segments), Last: w.accepted, Synced: w.synced, Lease: w.lease,
-		SyncedAt: w.syncedAt, Fault: cmp.Or(w.damaged, w.fault), Reserve: w.stats.Reserve,
+	w.queue.mu.Lock()
+	w.queue.stats = Stats{
+		Bytes: w.bytesLocked(), Segments: len(w.files.segments), Last: w.seq.accepted, Synced: w.seq.synced, Lease: w.seq.lease,
+		SyncedAt: w.seq.syncedAt, Fault: cmp.Or(w.faults.damaged, w.faults.write), Reserve: w.queue.stats.Reserve,
 	}
-	w.mu.Unlock()
+	w.queue.mu.Unlock()
 	w.writing.Unlock()
 }
