@@ -115,7 +115,18 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 		}
 		return results
 	}
-	w.applyBatch(batch, results)
+	rest := results
+	for _, a := range batch {
+		for i := range a.entries {
+			if e, r := &a.entries[i], &rest[i]; r.Err == nil {
+				r.Time = e.Message.Time
+				r.Err = w.apply(*e)
+				r.Position = e.Message.Position
+			}
+		}
+		rest = rest[len(a.entries):]
+	}
+	w.applied.Store(w.seq.accepted) // only this goroutine changes it
 	w.cfg.Metrics.CommitSeconds.Observe(time.Since(now).Seconds())
 	w.cfg.Metrics.Entries.Add(float64(n))
 	w.cfg.Metrics.WrittenBytes.Add(float64(bytes))
@@ -254,22 +265,6 @@ func (w *WAL) noticesLocked(n uint64) []byte {
 		b = w.appendLeaseLocked(b, n)
 	}
 	return b
-}
-
-// applyBatch applies a batch that was written.
-func (w *WAL) applyBatch(batch []appended, results []broker.Result) {
-	for _, a := range batch {
-		for i := range a.entries {
-			e, r := &a.entries[i], &results[i]
-			if r.Err == nil {
-				r.Time = e.Message.Time
-				r.Err = w.apply(*e)
-				r.Position = e.Message.Position
-			}
-		}
-		results = results[len(a.entries):]
-	}
-	w.applied.Store(w.seq.accepted) // only this goroutine changes it
 }
 
 // Why entries are refused: the values of a label.

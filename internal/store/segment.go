@@ -59,13 +59,6 @@ type header struct {
 	last bool // of a checkpoint: no segment follows it; see StopLog
 }
 
-// Flags of a header.
-const (
-	flagAlways = 1 << iota
-	flagLast
-	flagNever
-)
-
 func (h *header) append(b []byte, key uint32) []byte {
 	start := len(b)
 	b = beginRecord(b, kindHeader, h.number)
@@ -74,14 +67,10 @@ func (h *header) append(b []byte, key uint32) []byte {
 		b = binary.AppendUvarint(b, n)
 	}
 	flags := byte(0)
-	if h.always {
-		flags |= flagAlways
-	}
-	if h.last {
-		flags |= flagLast
-	}
-	if h.never {
-		flags |= flagNever
+	for bit, is := range []bool{h.always, h.last, h.never} {
+		if is {
+			flags |= 1 << bit
+		}
 	}
 	b = append(b, flags)
 	b = entry.AppendField(b, h.boot)
@@ -98,7 +87,7 @@ func parseHeader(r record) (header, error) {
 	f := entry.NewFields(r.body)
 	h := header{number: r.number, epoch: f.Text(), prev: f.Uvarint(), copied: f.Uvarint(), lost: f.Uvarint(), lease: f.Uvarint(), synced: f.Uvarint()}
 	flags := f.Byte()
-	h.always, h.last, h.never = flags&flagAlways > 0, flags&flagLast > 0, flags&flagNever > 0
+	h.always, h.last, h.never = flags&1 > 0, flags&2 > 0, flags&4 > 0
 	h.boot = f.Text()
 	if err := f.End(); err != nil {
 		return header{}, err

@@ -152,23 +152,16 @@ func (w *WAL) Feed(ctx context.Context, apply func(broker.Entry) error) error {
 func (w *WAL) syncUntil(stop <-chan struct{}) {
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
-	for more := false; ; more = w.checkpointStep(time.Now()) {
-		if more {
-			select {
-			case <-stop:
-				return
-			case <-second.C:
-				w.syncStep(time.Now())
-			default:
-			}
-			continue
-		}
+	for {
 		select {
 		case <-stop:
 			return
-		case <-w.grown:
 		case <-second.C:
 			w.syncStep(time.Now())
+		case <-w.grown:
+		}
+		if w.checkpointStep(time.Now()) {
+			signal(w.grown) // it has more parts
 		}
 	}
 }
