@@ -167,11 +167,12 @@ func appendRecord(b []byte, r record, key uint32) []byte {
 	return b
 }
 
-// keepState makes a checkpoint of a repaired log. For another log it does so only if the disk
-// has no space for the reserve, before entries take what is left.
+// keepState makes a checkpoint of a repaired log, and in place of a StopLog's, which would be the
+// whole log if the segments after it were lost. For another log it does so only if the disk has no
+// space for the reserve, before entries take what is left.
 func (r *recovering) keepState(now time.Time) error {
 	w := r.wal
-	if !w.repairs {
+	if !w.repairs && !r.final {
 		w.keepReserve(now)
 		for isDiskFull(w.reserve.err) && (w.stopped == nil || w.stopped() == nil) && w.checkpointStep(now) {
 		}

@@ -90,7 +90,8 @@ type recovering struct {
 	segments      []*segmentFile // in order
 	newest        *segmentFile   // the newest one with a header, or nil
 	hasCheckpoint bool
-	alone         bool   // no segment follows the checkpoint
+	final         bool   // the checkpoint is that of a StopLog
+	alone         bool   // and no segment follows it
 	checkpoint    uint64 // number of the newest one
 	syncFailed    bool   // see failedSyncName
 	hasMark       bool
@@ -126,7 +127,7 @@ func (r *recovering) read() error {
 	if r.wal.repairs {
 		r.lease = max(r.lease, r.last) + leaseUnknown
 	}
-	r.Clean, r.Last = !r.Used && (r.closed || r.newest == nil), r.last
+	r.Clean, r.Last = !r.Used && !r.cutShort && (r.closed || r.newest == nil), r.last
 	return nil
 }
 

@@ -72,7 +72,8 @@ func (r *recovering) readCheckpoint(name string) error {
 		return err
 	}
 	defer l.close()
-	r.base, r.all, r.alone = l.size, r.all+l.size, l.last && len(r.segments) == 0
+	r.base, r.all, r.final = l.size, r.all+l.size, l.last
+	r.alone = r.final && len(r.segments) == 0
 	if r.alone {
 		r.lease = r.checkpoint + 1
 	}

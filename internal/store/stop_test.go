@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -445,6 +447,11 @@ func TestAFolderChangesItsMode(t *testing.T) {
 	d.wantTopic("b", "1 2 3 4")
 	require.EqualValues(t, 6, d.publish("a", "1"))
 	d.kill()
+	newest := d.newest()
+	segment := d.read(newest)
+	require.NoError(t, os.Remove(filepath.Join(d.dir, newest)))
+	require.ErrorContains(t, d.start(), "the segment after it is missing", "the state is not the whole log any more")
+	d.write(newest, segment)
 	files := d.files()
 	_, err = stopLog()
 	require.ErrorContains(t, err, "start the daemon with another store.sync, and stop it")
