@@ -480,19 +480,6 @@ func (w *world) run() {
 	w.end()
 }
 
-// guard calls a part of the daemon, and reports whether the process was killed meanwhile.
-func (w *world) guard(do func()) (isKilled bool) {
-	defer func() {
-		if why := recover(); why != nil {
-			if _, isKilled = why.(killed); !isKilled {
-				panic(why)
-			}
-		}
-	}()
-	do()
-	return false
-}
-
 // start starts a daemon. It reports false if the process was killed, or if a call of the
 // file system failed: then it does not serve.
 func (w *world) start() bool {
@@ -559,7 +546,7 @@ func (w *world) launch() (p *process, found Recovery, err error) {
 		p.tap = &tap{WAL: p.wal, world: w}
 		return p.tap
 	})
-	killed := w.guard(func() {
+	killed := w.fs.guard(func() {
 		err = p.wal.open(func(e broker.Entry) error {
 			if w.silent && e.Op == broker.OpEpoch && e.State.Lost > 0 {
 				return nil
@@ -596,18 +583,18 @@ func (w *world) live() {
 	if w.fs.untilCrash == 0 && w.rng.IntN(2) == 0 {
 		w.fs.untilCrash = 1 + w.rng.IntN(200)
 	}
-	if w.short && w.guard(w.separate) {
+	if w.short && w.fs.guard(w.separate) {
 		return
 	}
 	for range length {
 		w.report.operations++
 		time.Sleep(time.Millisecond)
-		if w.guard(w.operate) {
+		if w.fs.guard(w.operate) {
 			return
 		}
 	}
 	if w.rng.IntN(4) == 0 {
-		w.guard(w.end)
+		w.fs.guard(w.end)
 	}
 }
 
@@ -1326,8 +1313,6 @@ func (w *world) audit() {
 		}
 	}
 }
-
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
 // A seed gives one history on one core, so a failure can be run again: on more, fan-outs of different
 // topics may overtake each other.

@@ -1,12 +1,8 @@
-//go:build !race
-
-// The simulator runs one goroutine at a time: the race detector finds nothing, and takes ten
-// times as long.
-
 package store
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -710,3 +706,18 @@ func TestTheSimulatedDiskDropsWhatASyncCouldNotWrite(t *testing.T) {
 	}
 	require.Positive(t, dropped)
 }
+
+// guard calls a part of the daemon, and reports whether the process was killed meanwhile.
+func (s *simFS) guard(do func()) (isKilled bool) {
+	defer func() {
+		if why := recover(); why != nil {
+			if _, isKilled = why.(killed); !isKilled {
+				panic(why)
+			}
+		}
+	}()
+	do()
+	return false
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

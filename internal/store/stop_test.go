@@ -379,7 +379,7 @@ func TestNoStateIsUsedTwice(t *testing.T) {
 				require.NoError(t, d.stop(first))
 
 				var served *broker.Broker
-				(&world{}).guard(func() {
+				d.guard(func() {
 					d.untilCrash = n
 					b, err := d.start(broker.Config{})
 					require.NoError(t, err)
