@@ -150,33 +150,28 @@ func (a *App) changeSession(ctx context.Context, c Caller, id string, read Body)
 	return err
 }
 
-func (a *App) pollTopics(ctx context.Context, c Caller, query string, read Body) (r transport.Request, err error) {
-	poll := func(o Opening, p request.TopicPoll) (transport.Request, error) {
-		_, r, err := o.Poll(p)
-		return r, err
-	}
-	if read == nil {
-		p := request.TopicPollOf(query, request.Accepts{}, &c.Credentials)
-		o, err := a.BeginOpen(ctx, c, limit.Polls, OfQuery)
-		if err != nil {
-			return r, err
-		}
-		return poll(o, p)
-	}
-	o, err := a.BeginOpen(ctx, c, limit.Polls, OfBody)
-	if err != nil {
-		return r, err
-	}
-	body, err := read(request.MaxBytes)
-	if err != nil {
-		return r, err
-	}
+func (a *App) pollTopics(ctx context.Context, c Caller, query string, read Body) error {
 	var p request.TopicPoll
-	err = o.Decode(len(body), func() error { p = request.TopicPollInBody(query, request.Accepts{}, body, a.MostNamed()); return nil })
-	if err != nil {
-		return r, err
+	on := OfBody
+	if read == nil {
+		p, on = request.TopicPollOf(query, request.Accepts{}, &c.Credentials), OfQuery
 	}
-	return poll(o, p)
+	o, err := a.BeginOpen(ctx, c, limit.Polls, on)
+	if err != nil {
+		return err
+	}
+	if on == OfBody {
+		body, err := read(request.MaxBytes)
+		if err != nil {
+			return err
+		}
+		err = o.Decode(len(body), func() error { p = request.TopicPollInBody(query, request.Accepts{}, body, a.MostNamed()); return nil })
+		if err != nil {
+			return err
+		}
+	}
+	_, _, err = o.Poll(p)
+	return err
 }
 
 func (a *App) openEvents(ctx context.Context, c Caller, query string) (*session.Session, error) {

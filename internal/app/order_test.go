@@ -135,11 +135,11 @@ var subscribes = map[string]struct {
 		return a.changeSession(context.Background(), from, session, bodyOf(`{"add":["`+topic+`"]}`))
 	}},
 	"a poll": {limit.Polls, func(a *App, from Caller, _, topic string) error {
-		_, err := a.pollTopics(context.Background(), from, "topic="+topic, nil)
+		err := a.pollTopics(context.Background(), from, "topic="+topic, nil)
 		return err
 	}},
 	"a poll with a body": {limit.Polls, func(a *App, from Caller, _, topic string) error {
-		_, err := a.pollTopics(context.Background(), from, "", bodyOf(`{"topics":["`+topic+`"]}`))
+		err := a.pollTopics(context.Background(), from, "", bodyOf(`{"topics":["`+topic+`"]}`))
 		return err
 	}},
 	"an event stream": {limit.Polls, func(a *App, from Caller, _, topic string) error {

@@ -274,11 +274,11 @@ var openings = map[string]func(a *App, c Caller, body Body) error{
 		return err
 	},
 	"a poll": func(a *App, c Caller, _ Body) error {
-		_, err := a.pollTopics(context.Background(), c, "topic=a", nil)
+		err := a.pollTopics(context.Background(), c, "topic=a", nil)
 		return err
 	},
 	"a poll with a body": func(a *App, c Caller, body Body) error {
-		_, err := a.pollTopics(context.Background(), c, "", body)
+		err := a.pollTopics(context.Background(), c, "", body)
 		return err
 	},
 	"an event stream": func(a *App, c Caller, _ Body) error {
