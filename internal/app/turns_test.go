@@ -318,11 +318,11 @@ func TestAPublishOfAClientThatLeftIsPublished(t *testing.T) {
 		d := a.connected(t, "json")
 		others, err := a.cfg.Limiter.Begin(t.Context(), limit.Who{}, false)
 		require.NoError(t, err)
+		ctx, leave := context.WithCancel(t.Context())
 		replied := make(chan transport.Finish, 1)
-		_, _, giveUp, err := d.Do(t.Context(), d.Session, transport.Action{Command: []byte(`{"publish":{"topic":"small","data":1}}`)}, func(f transport.Finish) { replied <- f })
+		_, _, giveUp, err := d.Do(ctx, d.Session, transport.Action{Command: []byte(`{"publish":{"topic":"small","data":1}}`)}, func(f transport.Finish) { replied <- f })
 		require.NoError(t, err)
 		command, _ := large([]byte(`{"publish":{"topic":"large","data":1}}`))
-		ctx, leave := context.WithCancel(t.Context())
 		leave()
 		go func() {
 			giveUp()
