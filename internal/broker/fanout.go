@@ -6,28 +6,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
-
-// maybeFanOutLocked has m offered, which was just appended: by the running fan-out, by a
-// new one, or, if it returns few, by the caller after it has unlocked the topic.
-func (t *topic) maybeFanOutLocked(m *wire.Message) (few bool) {
-	if len(t.subs) == 0 && !t.fanning {
-		t.mark = t.head
-		return false
-	}
-	t.unsent++
-	t.unsentBytes += m.Size()
-	if t.fanning {
-		return false
-	}
-	if len(t.subs) <= fewSubscribers {
-		t.fanning = true
-		return true
-	}
-	t.maybeStartLocked()
-	return false
-}
 
 // maybeStartLocked starts a fan-out, unless one is running.
 func (t *topic) maybeStartLocked() {
@@ -46,19 +25,6 @@ const fewSubscribers = 8
 type batch struct {
 	frames []*frame.Frame
 	subs   []*Subscription
-	missed bool // messages before these frames were lost
-}
-
-// offer offers the batch, its frames with to.
-func (b *batch) offer(to func([]*Subscription, []*frame.Frame)) {
-	if b.missed {
-		for _, s := range b.subs {
-			s.to.Missed()
-		}
-	}
-	if len(b.frames) > 0 {
-		to(b.subs, b.frames)
-	}
 }
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
@@ -67,11 +33,8 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 // meanwhile are left to a goroutine of the broker, so that the publisher returns.
 func (t *topic) fanOutHere() {
 	b := batches.Get().(*batch)
-	if t.nextBatch(b) {
-		b.offer(offer)
-		if t.advance(b.frames) {
-			t.broker.fanOuts.Go(t.fanOut)
-		}
+	if t.offerNext(b, offer) {
+		t.broker.fanOuts.Go(t.fanOut)
 	}
 	clear(b.frames)
 	clear(b.subs)
@@ -81,14 +44,43 @@ func (t *topic) fanOutHere() {
 }
 
 // fanOut offers the messages above the mark to every subscriber, until none is left. When
-// it lags, it offers many at a time. It holds no lock while it offers. A subscriber that
-// joins meanwhile begins above these messages, and one that has left ignores them.
+// it lags, it offers many at a time.
 func (t *topic) fanOut() {
-	var b batch
-	for more := true; more && t.nextBatch(&b); {
-		b.offer(offerAll)
-		more = t.advance(b.frames)
+	for b := new(batch); t.offerNext(b, offerAll); {
 	}
+}
+
+// offerNext offers the unsent messages, by means of to, and then moves the mark over them, so
+// that they may be evicted. It holds no lock while it offers. A subscriber that joins meanwhile
+// begins above these messages, and one that has left ignores them. Unless something is left to
+// offer, the fan-out ends.
+func (t *topic) offerNext(b *batch, to func([]*Subscription, []*frame.Frame)) (left bool) {
+	t.mu.Lock()
+	missed := t.missed
+	t.missed = false
+	b.frames = t.history.appendAfter(b.frames[:0], t.mark)
+	b.subs = append(b.subs[:0], t.subs...)
+	t.mu.Unlock()
+	if missed {
+		for _, s := range b.subs {
+			s.to.Missed()
+		}
+	}
+	if len(b.frames) > 0 {
+		to(b.subs, b.frames)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range b.frames {
+		if at := f.Position(); at.Offset > t.mark && at.Epoch == t.epoch { // else it was lost meanwhile
+			t.mark = at.Offset
+			t.unsent--
+			t.unsentBytes -= f.Size()
+		}
+	}
+	t.trimLocked(time.Now())
+	t.fanning = t.unsent > 0 || t.missed
+	return t.fanning
 }
 
 // A part is the number of subscribers for which waking another core pays. A turn is how
@@ -123,35 +115,4 @@ func offer(subs []*Subscription, frames []*frame.Frame) {
 		}
 		s.to.Offer(frames, now)
 	}
-}
-
-// nextBatch copies the unsent messages and the subscribers, or ends the fan-out.
-func (t *topic) nextBatch(b *batch) (more bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	b.frames = t.history.appendAfter(b.frames[:0], t.mark)
-	b.missed, t.missed = t.missed, false
-	t.fanning = len(b.frames) > 0 || b.missed
-	b.subs = b.subs[:0]
-	if t.fanning {
-		b.subs = append(b.subs, t.subs...)
-	}
-	return t.fanning
-}
-
-// advance moves the mark over the offered messages, which may then be evicted. It ends
-// the fan-out unless something is left to offer.
-func (t *topic) advance(frames []*frame.Frame) (left bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, f := range frames {
-		if at := f.Position(); at.Offset > t.mark && at.Epoch == t.epoch { // else it was lost meanwhile
-			t.mark = at.Offset
-			t.unsent--
-			t.unsentBytes -= f.Size()
-		}
-	}
-	t.trimLocked(time.Now())
-	t.fanning = t.unsent > 0 || t.missed
-	return t.fanning
 }

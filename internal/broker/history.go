@@ -22,8 +22,6 @@ type history struct {
 // at returns the i-th oldest message.
 func (h *history) at(i int) *frame.Frame { return h.ring[(h.start+i)&(len(h.ring)-1)] }
 
-func (h *history) front() *frame.Frame { return h.at(0) }
-
 // push appends the newest message.
 func (h *history) push(f *frame.Frame) {
 	if h.count == len(h.ring) {
@@ -36,7 +34,7 @@ func (h *history) push(f *frame.Frame) {
 
 // pop removes the oldest message, for a reason.
 func (h *history) pop(reason wire.GapReason) {
-	f := h.front()
+	f := h.at(0)
 	h.ring[h.start] = nil
 	h.start = (h.start + 1) & (len(h.ring) - 1)
 	h.count--

@@ -66,10 +66,6 @@ func spansOf(pattern string) []span {
 	return []span{{prefix, prefix[:last] + string(rune(prefix[last]+1))}}
 }
 
-func (l *Listing) shows(topic string) bool {
-	return slices.ContainsFunc(l.patterns, func(p string) bool { return wire.Matches(p, topic) }) && l.visible(topic)
-}
-
 // Topics lists at most limit topics whose names follow the given one in byte order. If there
 // may be more, Next is where to continue: the name of the last topic of the list, or of
 // another one when the listing has examined its most. The caller may not be permitted to see
@@ -96,7 +92,7 @@ func (b *Broker) examine(l *Listing, after string, n int) (found []*topic, next 
 		names := b.names.after(after, l.spans, most)
 		l.left -= len(names)
 		for _, name := range names {
-			if t := b.find(name); t != nil && l.shows(name) {
+			if t := b.find(name); t != nil && slices.ContainsFunc(l.patterns, func(p string) bool { return wire.Matches(p, name) }) && l.visible(name) {
 				found = append(found, t)
 			}
 			if len(found) == n {

@@ -317,14 +317,10 @@ type memoryLog struct{ broker *Broker }
 func (l memoryLog) Append(e []Entry, done func([]Result)) {
 	results := make([]Result, len(e))
 	for i := range e {
-		results[i] = l.append(&e[i])
+		at, err := l.broker.Apply(e[i])
+		results[i] = Result{wire.Published{Position: at, Time: e[i].Message.Time}, err}
 	}
 	done(results)
-}
-
-func (l memoryLog) append(e *Entry) Result {
-	at, err := l.broker.Apply(*e)
-	return Result{wire.Published{Position: at, Time: e.Message.Time}, err}
 }
 
 func (memoryLog) Feed(context.Context, func(Entry) error) error { return nil }

@@ -55,7 +55,7 @@ func (h *histories) EvictOldest(enough func() bool) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if ok = t.mayEvictLocked(0, evict, evictedForMemory); ok {
-			rank = t.history.front().Accepted().UnixNano()
+			rank = t.history.at(0).Accepted().UnixNano()
 		}
 		return rank, ok
 	})
@@ -95,7 +95,7 @@ const (
 // history has more than keep messages. If evict is set, it first evicts one message.
 func (t *topic) mayEvictLocked(keep int, evict bool, why string) bool {
 	may := func() bool {
-		return t.history.count > keep && t.history.front().Position().Offset <= t.mark
+		return t.history.count > keep && t.history.at(0).Position().Offset <= t.mark
 	}
 	if evict && may() {
 		t.evictLocked(wire.GapEvicted, why)

@@ -200,26 +200,19 @@ func (f *forgotten) since(pattern string, number uint64, had map[string]uint64, 
 }
 
 func (b *Broker) partitionOf(topic string) *partition {
-	if isLocal(topic) {
+	if _, ok := wire.PresenceOf(topic); ok {
 		return b.local
 	}
 	return b.partitions[b.log.Partition(topic)]
 }
 
-// partitionsOf returns the partitions of the topics that a pattern may match.
+// partitionsOf returns the partitions of the topics that a pattern may match: the local one or
+// others, never both, because a wildcard does not match the first segment of a presence topic.
 func (b *Broker) partitionsOf(pattern string) []*partition {
-	if isLocal(pattern) {
+	if _, ok := wire.PresenceOf(pattern); ok {
 		return []*partition{b.local}
 	}
 	return b.partitions
-}
-
-// isLocal reports whether the topics of this name or pattern are in the local partition. A
-// pattern has topics there or elsewhere, never both: a wildcard does not match the first
-// segment of a presence topic.
-func isLocal(name string) bool {
-	_, ok := wire.PresenceOf(name)
-	return ok
 }
 
 // Epoch returns the epoch of the positions of a topic or pattern.

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"errors"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -38,15 +37,18 @@ func (b *Broker) Send(to Route, c Claim, m *wire.Message, ttl time.Duration, now
 	bytes := len(m.Data) // the log may replace m
 	e := Entry{Op: OpPublish, Message: m, TTL: ttl, Accepted: now, Key: c.key, route: to}
 	// Fast path: the in-memory log applies it at once, without allocating a slice and a callback.
-	if log, ok := b.log.(memoryLog); ok {
-		return b.end(c, log.append(&e), bytes), true
+	if !b.AppendWaits() {
+		at, err := b.Apply(e)
+		return b.end(c, Result{wire.Published{Position: at, Time: m.Time}, err}, bytes), true
 	}
 	t, err := b.expect(&e)
 	if err != nil {
 		return b.end(c, Result{Err: err}, 0), true
 	}
 	b.log.Append([]Entry{e}, func(r []Result) {
-		t.arrived()
+		t.mu.Lock()
+		t.expected--
+		t.mu.Unlock()
 		then(b.end(c, r[0], bytes))
 	})
 	return Result{}, false
@@ -72,38 +74,31 @@ func (b *Broker) AppendWaits() bool {
 }
 
 // expect returns the topic of a message before it goes to the log, where the broker can no
-// longer refuse it. The topic stays until arrived. The error is a *wire.Problem: overloaded.
+// longer refuse it, and counts the message until the log has answered: so long the topic stays.
+// The error is a *wire.Problem, overloaded: also if the fan-out lags too far.
 func (b *Broker) expect(e *Entry) (*topic, error) {
 	for {
 		t, err := b.topic(e.Message.Position.Topic, e.route.rule)
 		if err != nil {
 			return nil, err
 		}
-		if err := t.expect(); !errors.Is(err, errForgotten) {
-			return t, err
+		t.mu.Lock()
+		coming := 0 // few subscribers get each message from the goroutine that applies it
+		if len(t.subs) > fewSubscribers {
+			coming = t.expected
+		}
+		forgotten, lags := t.forgotten, t.lagsLocked(coming)
+		if !forgotten && !lags {
+			t.expected++
+		}
+		t.mu.Unlock()
+		switch {
+		case !forgotten && !lags:
+			return t, nil
+		case !forgotten:
+			return nil, t.lags()
 		}
 	}
-}
-
-// expect counts a message that goes to the log, or refuses it if the fan-out lags too far.
-func (t *topic) expect() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case t.forgotten:
-		return errForgotten
-	case t.lagsLocked(), len(t.subs) > fewSubscribers && t.unsent+t.expected >= t.mostUnsent():
-		return t.lags()
-	}
-	t.expected++
-	return nil
-}
-
-// arrived undoes expect, once the log has answered.
-func (t *topic) arrived() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.expected--
 }
 
 // Delete deletes the messages of a topic. Every subscriber gets a gap, deleted. Messages

@@ -120,8 +120,10 @@ func (r *reader) readAll(from, to int) {
 			r.skip(wire.GapConflated, m.Position.Offset)
 		case r.how.NoEcho != "" && m.Client == r.how.NoEcho:
 			r.at.Offset = m.Position.Offset
-		case !r.add(f):
+		case !r.flush() || !r.how.Limit.Take(f, len(r.frames) == r.first):
 			return
+		default:
+			r.append(f)
 		}
 	}
 	if r.how.UpTo == 0 {
@@ -150,14 +152,6 @@ func (r *reader) skip(reason wire.GapReason, offset uint64) {
 	}
 	r.at.Offset = offset
 	r.gap.Position = r.at
-}
-
-func (r *reader) add(f *frame.Frame) bool {
-	if !r.flush() || !r.how.Limit.Take(f, len(r.frames) == r.first) {
-		return false
-	}
-	r.append(f)
-	return true
 }
 
 // flush appends the pending gap. If it does not fit, the reading ends before it.

@@ -70,7 +70,7 @@ func (t *topic) resolveLocked(start wire.Start) (j Joined, restarted bool) {
 		j.Cursor = t.head
 	case start.From == wire.FromOldest:
 		j.Cursor = t.oldestLocked()
-	case start.Epoch != t.epoch || start.After > t.head && !t.hasApplied(t.given(start)):
+	case start.Epoch != t.epoch || start.After > t.head && (t.partition == t.broker.local || !t.broker.log.Applied(t.given(start))):
 		j.Cursor, restarted = t.history.lost, true
 	default:
 		j.Cursor = start.After
@@ -82,11 +82,6 @@ func (t *topic) resolveLocked(start wire.Start) (j Joined, restarted bool) {
 	}
 	j.Live = j.Cursor >= t.lastLocked() && !restarted
 	return j, restarted
-}
-
-// hasApplied reports whether a position above the head is valid; see Log.Applied.
-func (t *topic) hasApplied(at wire.Position) bool {
-	return t.partition != t.broker.local && t.broker.log.Applied(at)
 }
 
 // given returns the position that a client gave. It shares no memory with the

@@ -49,7 +49,7 @@ type topic struct {
 	mark        uint64 // offset up to which the fan-out has offered; head when not fanning
 	unsent      int    // messages above mark
 	unsentBytes int
-	expected    int       // publishes that the log has or gets, and has not answered; see expect
+	expected    int       // publishes that the log has or gets, and has not answered; see Broker.expect
 	missed      bool      // messages were lost before they were offered; the fan-out calls Missed next
 	forgotten   bool      // the shard no longer holds the topic
 	keepUntil   time.Time // the topic is not forgotten before
@@ -100,8 +100,13 @@ func (t *topic) publish(e *Entry, short bool, now time.Time) (few bool, err erro
 	case at.Offset > 0 && at.Offset <= t.newestLocked():
 		return false, errKnown
 	case at.Offset > 0:
-		t.makeRoomLocked(short, m.Size())
-	case t.lagsLocked():
+		// The log has it, so it cannot be refused. It takes the place of messages, also of some that
+		// were not offered yet: while the fan-out lags too far, and if memory is short.
+		for need := m.Size(); t.history.count > 0 && (t.lagsLocked(0) || short && need > 0); {
+			need -= t.history.at(0).Size()
+			t.evictLocked(wire.GapEvicted, evictedForMemory)
+		}
+	case t.lagsLocked(0):
 		return false, t.lags()
 	default:
 		at.Offset = t.nextLocked()
@@ -110,7 +115,17 @@ func (t *topic) publish(e *Entry, short bool, now time.Time) (few bool, err erro
 	t.head = max(t.head, at.Offset)
 	t.history.push(frame.New(m, e.Accepted, e.TTL, t.broker.memory))
 	t.broker.memory.Add(memory.History, int64(m.Size()))
-	few = t.maybeFanOutLocked(m)
+	if len(t.subs) == 0 && !t.fanning {
+		t.mark = t.head
+	} else {
+		t.unsent++
+		t.unsentBytes += m.Size()
+		if few = !t.fanning && len(t.subs) <= fewSubscribers; few {
+			t.fanning = true
+		} else {
+			t.maybeStartLocked()
+		}
+	}
 	t.trimLocked(now)
 	return few, nil
 }
@@ -147,7 +162,7 @@ func (t *topic) oldestLocked() uint64 {
 	if t.history.count == 0 {
 		return t.head
 	}
-	oldest, front := t.history.lost, t.history.front().Position().Offset
+	oldest, front := t.history.lost, t.history.at(0).Position().Offset
 	for _, l := range t.partition.lost() {
 		if l.first < front {
 			oldest = max(oldest, min(l.last, front-1))
@@ -163,29 +178,17 @@ const (
 	lagBytes    = 8 << 20
 )
 
-// lagsLocked reports whether the fan-out lags too far: by half of the history's bound, and
-// by at least lagMessages or lagBytes.
-func (t *topic) lagsLocked() bool {
-	return t.unsent >= t.mostUnsent() || t.unsentBytes >= max(t.rule.Load().HistoryBytes/2, lagBytes)
+// lagsLocked reports whether the fan-out lags too far, with so many more messages: by half of the
+// history's bound, and by at least lagMessages or lagBytes.
+func (t *topic) lagsLocked(more int) bool {
+	rule := t.rule.Load()
+	return t.unsent+more >= max(rule.HistoryMessages/2, lagMessages) || t.unsentBytes >= max(rule.HistoryBytes/2, lagBytes)
 }
-
-// mostUnsent returns how many messages the fan-out may lag.
-func (t *topic) mostUnsent() int { return max(t.rule.Load().HistoryMessages/2, lagMessages) }
 
 func (t *topic) lags() *wire.Problem {
 	t.broker.metrics.Limited.WithLabelValues("fan_out").Inc()
 	return problem.New(wire.CodeOverloaded, "retry after retry_after_ms",
 		"delivery on topic %s is too far behind its publishes", wire.Quote(t.name)).Retry(100 * time.Millisecond)
-}
-
-// makeRoomLocked evicts messages for a new one that cannot be refused, also messages that
-// were not offered yet: while the fan-out lags too far, and, if memory is short, until
-// they free as much as the new one needs.
-func (t *topic) makeRoomLocked(short bool, bytes int) {
-	for t.history.count > 0 && (t.lagsLocked() || short && bytes > 0) {
-		bytes -= t.history.front().Size()
-		t.evictLocked(wire.GapEvicted, evictedForMemory)
-	}
 }
 
 func (t *topic) positionLocked(offset uint64) wire.Position {
@@ -195,31 +198,24 @@ func (t *topic) positionLocked(offset uint64) wire.Position {
 // trimLocked evicts the oldest messages until the history is within its bounds. The newest
 // message stays until it expires, whatever its size.
 func (t *topic) trimLocked(now time.Time) {
-	for t.history.count > 0 {
-		f := t.history.front()
-		reason := t.excessLocked(f, now)
-		if reason == "" || f.Position().Offset > t.mark {
+	for most := t.rule.Load(); t.history.count > 0; {
+		f, reason := t.history.at(0), wire.GapExpired
+		switch {
+		case f.Position().Offset > t.mark:
+			return
+		case now.Sub(f.Accepted()) >= most.HistoryAge || f.Expired(now):
+		case t.history.count > 1 && (t.history.count > most.HistoryMessages || t.history.bytes > most.HistoryBytes):
+			reason = wire.GapEvicted
+		default:
 			return
 		}
 		t.evictLocked(reason, string(reason))
 	}
 }
 
-// excessLocked returns why the oldest message must be evicted, or "".
-func (t *topic) excessLocked(f *frame.Frame, now time.Time) wire.GapReason {
-	most := t.rule.Load()
-	switch {
-	case now.Sub(f.Accepted()) >= most.HistoryAge || f.Expired(now):
-		return wire.GapExpired
-	case t.history.count > 1 && (t.history.count > most.HistoryMessages || t.history.bytes > most.HistoryBytes):
-		return wire.GapEvicted
-	}
-	return ""
-}
-
 // evictLocked evicts the oldest message. The metrics have the label why.
 func (t *topic) evictLocked(reason wire.GapReason, why string) {
-	f := t.history.front()
+	f := t.history.at(0)
 	if offset := f.Position().Offset; offset > t.mark {
 		t.mark, t.missed = offset, true
 		t.unsent--
@@ -234,7 +230,7 @@ func (t *topic) evictLocked(reason wire.GapReason, why string) {
 // loseLocked drops the messages up to an offset. The fan-out calls Missed, in order with
 // its offers, so that every subscriber gets the gap before newer messages.
 func (t *topic) loseLocked(upTo uint64, reason wire.GapReason) {
-	for t.history.count > 0 && t.history.front().Position().Offset <= upTo {
+	for t.history.count > 0 && t.history.at(0).Position().Offset <= upTo {
 		t.evictLocked(reason, string(reason))
 	}
 	t.history.lost, t.history.reason = upTo, reason
@@ -381,7 +377,7 @@ func (t *topic) forget(e *Entry) bool {
 // forgetBelowLocked counts the topic as forgotten under a number. It ends the topic, unless
 // the topic has a change above head or is in use. Then the topic stays, and counts as unused.
 func (t *topic) forgetBelowLocked(head, number uint64) (ended bool) {
-	for t.history.count > 0 && t.history.front().Position().Offset <= head {
+	for t.history.count > 0 && t.history.at(0).Position().Offset <= head {
 		t.evictLocked(wire.GapExpired, string(wire.GapExpired)) // it had expired before
 	}
 	t.partition.forget(t.name, head, number)
