@@ -99,17 +99,6 @@ func NewWithLog(cfg Config, m *metrics.Metrics, now time.Time, open func(*Broker
 	return b
 }
 
-// settings are a Config, completed, with its rules.
-type settings struct {
-	Config
-	rules *rules
-}
-
-func newSettings(cfg Config) *settings {
-	cfg = cfg.WithDefaults()
-	return &settings{Config: cfg, rules: newRules(cfg)}
-}
-
 // Reload applies cfg, also to existing topics: messages beyond their new bounds are
 // evicted at once.
 func (b *Broker) Reload(cfg Config, now time.Time) {
@@ -118,7 +107,7 @@ func (b *Broker) Reload(cfg Config, now time.Time) {
 	f := newSettings(cfg)
 	b.settings.Store(f) // first: topics that are created meanwhile use it
 	b.memory.SetBudget(int64(f.MemoryBudget))
-	b.each(func(t *topic) { t.setRule(f.rules.of(t.name), now) })
+	b.each(func(t *topic) { t.setRule(f.of(t.name), now) })
 	b.keys.reload(f.Config)
 }
 

@@ -267,7 +267,7 @@ func (b *Broker) Detached(position wire.Position, restarted bool) *Subscription 
 		t.partition = partitions[0]
 	}
 	t.history = history{lost: position.Offset, reason: wire.GapEvicted}
-	t.rule.Store(&b.settings.Load().rules.general[0])
+	t.rule.Store(&b.settings.Load().general[0])
 	return &Subscription{topic: t, index: left, restarted: restarted}
 }
 

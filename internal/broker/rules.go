@@ -61,33 +61,33 @@ type TopicRule struct {
 	Hook    bool // the application is asked about messages to the topic
 	Watched bool // Occupancies has the topic's first and last subscribers
 
-	in *rules
+	in *settings
 }
 
-// rules are the rules in force.
-type rules struct {
+// settings are a Config, completed, with its rules.
+type settings struct {
+	Config
 	specific      tree[variants]
 	general       variants
 	hook, watched tree[bool]
 }
 
-func newRules(cfg Config) *rules {
-	r := &rules{}
-	r.general = r.complete(Rule{}, cfg)
-	for _, rule := range cfg.Rules {
-		at, _ := r.specific.at(rule.Pattern, true)
-		all := r.complete(rule, cfg)
-		at.value = &all
+func newSettings(cfg Config) *settings {
+	f := &settings{Config: cfg.WithDefaults()}
+	f.general = f.complete(Rule{})
+	for _, rule := range f.Rules {
+		at, _ := f.specific.at(rule.Pattern, true)
+		at.value = new(f.complete(rule))
 	}
-	for _, pattern := range cfg.HookTopics {
-		at, _ := r.hook.at(pattern, true)
+	for _, pattern := range f.HookTopics {
+		at, _ := f.hook.at(pattern, true)
 		at.value = new(true)
 	}
-	for _, pattern := range cfg.WatchedTopics {
-		at, _ := r.watched.at(pattern, true)
+	for _, pattern := range f.WatchedTopics {
+		at, _ := f.watched.at(pattern, true)
 		at.value = new(true)
 	}
-	return r
+	return f
 }
 
 // variants are a rule without and with each of Hook and Watched: the sum of the two indexes
@@ -100,31 +100,31 @@ const (
 )
 
 // complete fills in what a rule leaves out.
-func (r *rules) complete(rule Rule, cfg Config) (all variants) {
-	rule.HistoryMessages = cmp.Or(rule.HistoryMessages, cfg.HistoryMessages)
-	rule.HistoryBytes = cmp.Or(rule.HistoryBytes, cfg.HistoryBytes)
-	rule.HistoryAge = cmp.Or(rule.HistoryAge, cfg.HistoryAge)
+func (f *settings) complete(rule Rule) (all variants) {
+	rule.HistoryMessages = cmp.Or(rule.HistoryMessages, f.HistoryMessages)
+	rule.HistoryBytes = cmp.Or(rule.HistoryBytes, f.HistoryBytes)
+	rule.HistoryAge = cmp.Or(rule.HistoryAge, f.HistoryAge)
 	rule.Slow = cmp.Or(rule.Slow, Resume)
 	rule.Keep = cmp.Or(rule.Keep, DefaultKeep)
 	rule.PresenceGrace = cmp.Or(rule.PresenceGrace, DefaultPresenceGrace)
 	for i := range all {
-		all[i] = TopicRule{Rule: rule, Hook: i&withHook > 0, Watched: i&withWatched > 0, in: r}
+		all[i] = TopicRule{Rule: rule, Hook: i&withHook > 0, Watched: i&withWatched > 0, in: f}
 	}
 	return all
 }
 
 // of resolves the rule for a topic: the most specific that matches it.
-func (r *rules) of(topic string) *TopicRule {
-	best, variant := &r.general, 0
-	for rule := range r.specific.matching(topic) {
+func (f *settings) of(topic string) *TopicRule {
+	best, variant := &f.general, 0
+	for rule := range f.specific.matching(topic) {
 		best = rule
 		break
 	}
-	for range r.hook.matching(topic) {
+	for range f.hook.matching(topic) {
 		variant |= withHook
 		break
 	}
-	for range r.watched.matching(topic) {
+	for range f.watched.matching(topic) {
 		variant |= withWatched
 		break
 	}
@@ -143,7 +143,7 @@ func (b *Broker) Route(topic string) Route {
 	if t := b.find(topic); t != nil {
 		return Route{t, t.rule.Load()}
 	}
-	return Route{nil, b.settings.Load().rules.of(topic)}
+	return Route{nil, b.settings.Load().of(topic)}
 }
 
 // Exists reports whether the topic exists.

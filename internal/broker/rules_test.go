@@ -10,7 +10,7 @@ import (
 )
 
 func TestTheMostSpecificRuleCounts(t *testing.T) {
-	r := newRules(Config{
+	r := newSettings(Config{
 		HistoryMessages: 7, HistoryBytes: 100, HistoryAge: time.Minute,
 		Rules: []Rule{
 			{Name: "all", Pattern: "prices.>", HistoryMessages: 2},

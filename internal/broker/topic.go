@@ -59,8 +59,8 @@ type topic struct {
 func newTopic(b *Broker, name string, rule *TopicRule) *topic {
 	p := b.partitionOf(name)
 	t := &topic{name: name, broker: b, partition: p}
-	if rules := b.settings.Load().rules; rule == nil || rule.in != rules {
-		rule = rules.of(name)
+	if f := b.settings.Load(); rule == nil || rule.in != f {
+		rule = f.of(name)
 	}
 	t.rule.Store(rule)
 	lost := p.forgotten.below(name)
