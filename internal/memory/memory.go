@@ -140,7 +140,11 @@ func (a *Account) Gauges(g *metrics.Gauges) {
 // Admit checks that the given bytes of messages fit the budget, and evicts others for them.
 // The error is a *wire.Problem: overloaded.
 func (a *Account) Admit(bytes int64) error {
-	a.noticePressure()
+	// A burst must not fill the budget before the watcher looks.
+	held, budget := a.Held()
+	if heldSteps.next(Calm, held, budget) == Critical && Pressure(a.pressure.Swap(int32(Critical))) < Critical {
+		a.wakeWatcher()
+	}
 	// Fast path: they fit.
 	if a.Used()+bytes <= a.inForce() {
 		return nil
@@ -148,7 +152,7 @@ func (a *Account) Admit(bytes int64) error {
 	if time.Now().UnixNano() >= a.fullUntil.Load() && a.MakeRoom(bytes) {
 		return nil
 	}
-	return a.usedUp("by memory that it cannot free")
+	return a.refuse(wire.CodeOverloaded, "retry later, or raise memory.budget", "the daemon's memory budget is used up by memory that it cannot free")
 }
 
 // AdmitTopics checks that topics, subscriptions and patterns use at most half of the
@@ -157,11 +161,8 @@ func (a *Account) AdmitTopics() error {
 	if a.Of(Topics) <= a.budget.Load()/2 {
 		return nil
 	}
-	return a.usedUp("by topics and subscriptions, which may use half of it")
-}
-
-func (a *Account) usedUp(by string) *wire.Problem {
-	return a.refuse(wire.CodeOverloaded, "retry later, or raise memory.budget", "the daemon's memory budget is used up "+by)
+	return a.refuse(wire.CodeOverloaded, "retry later, or raise memory.budget",
+		"the daemon's memory budget is used up by topics and subscriptions, which may use half of it")
 }
 
 func (a *Account) refuse(code wire.Code, remedy, detail string) *wire.Problem {
@@ -255,5 +256,70 @@ func LogBudget(log *zap.Logger, configured int, limit int64) {
 		log.Info("memory.budget is half of GOMEMLIMIT", sizes...)
 	case budget > limit/4*3:
 		log.Warn("memory.budget is more than three quarters of GOMEMLIMIT: histories that fill it will be cut short; lower memory.budget or raise GOMEMLIMIT", sizes...)
+	}
+}
+
+// A Pressure is how short of memory the daemon is.
+type Pressure int32
+
+// The pressures. Histories that fill the budget are no pressure: they can be evicted.
+const (
+	Calm     Pressure = iota
+	High              // new sessions are refused, so that the open ones keep working
+	Critical          // memory of clients that do not read is freed
+)
+
+// String returns the pressure's name in the log.
+func (p Pressure) String() string { return [...]string{"none", "high", "critical"}[p] }
+
+// A steps has the parts of a bound, in sixteenths, at which the pressure changes. It ends
+// well below where it began: refused clients retry at once, and must not bring it back.
+type steps struct{ calm, high, critical int64 }
+
+// next returns the pressure that follows another one, with so much of the bound taken.
+// Critical lasts until calm, so that the watcher frees memory until new clients fit.
+func (s steps) next(after Pressure, taken, bound int64) Pressure {
+	switch part := taken * 16 / bound; {
+	case part >= s.critical:
+		return Critical
+	case part < s.calm:
+		return Calm
+	case part >= s.high:
+		return max(after, High)
+	}
+	return after
+}
+
+// heldSteps are for the bytes that clients hold against the budget. Topics may use half of
+// it without pressure. At the last step a quarter is left for histories, from which
+// clients that read get their messages.
+var heldSteps = steps{calm: 9, high: 10, critical: 12}
+
+// limitSteps are for the bytes that a collection cannot free against the collector's
+// limit. At the last step a collection frees so little that the next follows at once. The
+// first step is above 8/11: deploy/README.md recommends a limit of which a full budget
+// uses so much.
+var limitSteps = steps{calm: 13, high: 14, critical: 15}
+
+// Pressure returns how short of memory the daemon is. It is cheap.
+func (a *Account) Pressure() Pressure {
+	p := Pressure(a.pressure.Load())
+	if p < High { // clients may open sessions faster than the watcher looks
+		held, budget := a.Held()
+		p = heldSteps.next(p, held, budget)
+	}
+	return p
+}
+
+// Tight reports whether queues must hold nothing more. It costs one load.
+func (a *Account) Tight() bool { return Pressure(a.pressure.Load()) >= Critical }
+
+// Press sets the pressure. The watcher calls it.
+func (a *Account) Press(p Pressure) { a.pressure.Store(int32(p)) }
+
+func (a *Account) wakeWatcher() {
+	select {
+	case a.pressed <- struct{}{}:
+	default: // it is awake already
 	}
 }

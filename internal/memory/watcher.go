@@ -153,7 +153,7 @@ func (w *Watcher) relieve(now time.Time, freed int64) {
 	switch {
 	case w.live.level == Critical:
 		w.account.Shrink(w.live.excess())
-	case !w.live.near():
+	case w.live.taken*16/w.live.most < limitSteps.calm-1: // more than a step below the end of calm
 		w.account.Regrow()
 	}
 }
@@ -203,9 +203,6 @@ func (b *bound) measure(taken, most int64, now time.Time) {
 		b.level = Critical
 	}
 }
-
-// near reports whether it is at most one step below the end of calm.
-func (b *bound) near() bool { return b.taken*16/b.most >= b.steps.calm-1 }
 
 // excess returns how much must be freed to be calm, with a step to spare.
 func (b *bound) excess() int64 { return b.taken - b.most/16*(b.steps.calm-1) }
