@@ -171,7 +171,8 @@ func (g *Gate) await(ctx context.Context, in *line, inLine *list.Element, ready 
 		if err == nil || refused != nil {
 			return refused
 		}
-		g.leaveLocked()
+		g.taken--
+		g.admitLocked()
 		return err
 	default:
 	}
@@ -186,10 +187,6 @@ func (g *Gate) await(ctx context.Context, in *line, inLine *list.Element, ready 
 func (g *Gate) Leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.leaveLocked()
-}
-
-func (g *Gate) leaveLocked() {
 	g.taken--
 	if g.taken < 0 {
 		panic("BUG: more calls left the gate of " + g.name + " than entered")

@@ -63,9 +63,6 @@ type ruled struct {
 	bucket *rate.Limiter
 }
 
-// isLimited reports whether calls of a kind have a rate in any scope.
-func (r *rates) isLimited(kind Kind) bool { return r.of[kind] != [scopes]Rate{} }
-
 // newRates returns rates with full buckets. Their counters begin at 0, unless they exist.
 func (l *Limiter) newRates(cfg Config) *rates {
 	r := &rates{of: cfg.Rates, rules: make(map[string]*ruled)}
@@ -179,7 +176,7 @@ func (w Who) current() Who {
 func (l *Limiter) Admit(kind Kind, n int, w Who, in ...Scope) error {
 	r := l.inForce.Load().rates
 	// Fast path: no rate of this kind is limited.
-	if !r.isLimited(kind) {
+	if r.of[kind] == [scopes]Rate{} {
 		return nil
 	}
 	now := time.Now()
@@ -207,8 +204,8 @@ func (l *Limiter) Admit(kind Kind, n int, w Who, in ...Scope) error {
 	return nil
 }
 
-// Limits reports whether a kind has a rate, so that Admit could refuse it.
-func (l *Limiter) Limits(kind Kind) bool { return l.inForce.Load().rates.isLimited(kind) }
+// Limits reports whether a kind has a rate in any scope, so that Admit could refuse it.
+func (l *Limiter) Limits(kind Kind) bool { return l.inForce.Load().rates.of[kind] != [scopes]Rate{} }
 
 // AdmitTopic spends one message from the rate of a topic's rule, or returns a *Refusal.
 // The rule is named by its pattern; a topic without a rule has none.

@@ -28,11 +28,18 @@ func (r *Refusal) Unwrap() error { return r.Problem }
 func (l *Limiter) refuse(w Who, now time.Time, limit string, p *wire.Problem) error {
 	l.metrics.Limited.WithLabelValues(limit).Inc()
 	r := &Refusal{Problem: p, Limit: limit}
-	if w.source != nil && !w.source.refusesPromptly(now) {
+	if w.source != nil && !bucketIn(&w.source.prompt, Rate{PerSecond: promptPerSecond, Burst: promptBurst}).AllowN(now, 1) {
 		r.Hold = l.inForce.Load().Wait
 	}
 	return r
 }
+
+// The rate of refusals that a source gets without delay. Many clients may share an
+// address. Clients that wait for retry_after_ms get few refusals.
+const (
+	promptBurst     = 20
+	promptPerSecond = 1
+)
 
 // Hold waits until it is time to answer r, or until Release. It returns false if ctx ends
 // first, or if too many refusals wait: then the client gets no answer.

@@ -54,19 +54,6 @@ func bucketIn(p *atomic.Pointer[rate.Limiter], r Rate) *rate.Limiter {
 	return p.Load()
 }
 
-// The rate of refusals that a source gets without delay. Many clients may share an
-// address.
-const (
-	promptBurst     = 20
-	promptPerSecond = 1
-)
-
-// refusesPromptly reports whether the next refusal is answered without delay. Clients that
-// wait for retry_after_ms get few refusals.
-func (s *Source) refusesPromptly(now time.Time) bool {
-	return bucketIn(&s.prompt, Rate{PerSecond: promptPerSecond, Burst: promptBurst}).AllowN(now, 1)
-}
-
 // isIdle reports whether a new source would be the same.
 func (s *Source) isIdle(now time.Time) bool {
 	if s.connections.Load() > 0 || s.calls.Load() > 0 || s.client.Holds() || now.UnixNano()-s.used.Load() < int64(linger) {
