@@ -54,7 +54,16 @@ func appendMessageCBOR(dst []byte, m *Message) []byte {
 	dst = cbor.AppendHead(dst, cbor.Uint, m.Position.Offset)
 	dst = cbor.AppendInt(dst, m.Time)
 	dst = appendTextOrNull(dst, m.Type)
-	dst = appendPayloadCBOR(dst, m)
+	switch {
+	case m.Type == "" && m.CBOR:
+		dst = append(dst, m.Data...)
+	case m.Type == "":
+		dst = cbor.AppendFromJSON(dst, m.Data)
+	case m.IsText():
+		dst = cbor.AppendText(dst, m.Data)
+	default:
+		dst = cbor.AppendBytes(dst, m.Data)
+	}
 	dst = appendTextOrNull(dst, m.ID)
 	dst = appendTextOrNull(dst, m.Key)
 	if elements >= messageWithBy {
@@ -64,18 +73,6 @@ func appendMessageCBOR(dst []byte, m *Message) []byte {
 		dst = cbor.AppendFromJSON(dst, m.Claims)
 	}
 	return dst
-}
-
-func appendPayloadCBOR(dst []byte, m *Message) []byte {
-	switch {
-	case m.Type == "" && m.CBOR:
-		return append(dst, m.Data...)
-	case m.Type == "":
-		return cbor.AppendFromJSON(dst, m.Data)
-	case m.IsText():
-		return cbor.AppendText(dst, m.Data)
-	}
-	return cbor.AppendBytes(dst, m.Data)
 }
 
 func appendTextOrNull(dst []byte, s string) []byte {
@@ -296,7 +293,13 @@ func (f *frameReader) message(elements uint64) *Message {
 		m.Time, f.err = f.Int()
 	}
 	m.Type = f.text("", true)
-	f.payload(m)
+	switch {
+	case f.err != nil:
+	case m.Type != "":
+		m.Data = append([]byte{}, f.string(cbor.Bytes, false)...)
+	default:
+		m.Data, f.err = f.AppendPayload(make([]byte, 0, f.Len()))
+	}
 	m.ID = f.text("", true)
 	m.Key = f.text("", true)
 	if elements >= messageWithBy {
@@ -308,16 +311,6 @@ func (f *frameReader) message(elements uint64) *Message {
 		m.setClaims(claims)
 	}
 	return m
-}
-
-func (f *frameReader) payload(m *Message) {
-	switch {
-	case f.err != nil:
-	case m.Type != "":
-		m.Data = append([]byte{}, f.string(cbor.Bytes, false)...)
-	default:
-		m.Data, f.err = f.AppendPayload(make([]byte, 0, f.Len()))
-	}
 }
 
 func (f *frameReader) uint() (n uint64) {

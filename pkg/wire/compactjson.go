@@ -32,26 +32,21 @@ func CompactJSON(body []byte) ([]byte, error) {
 	}
 	// UTF-8 is checked above, so that half a surrogate pair in an escape is not an error.
 	compact, err := jsontext.AppendFormat(nil, body, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true))
-	switch {
-	case err != nil:
-		return nil, notJSON(err)
-	case len(compact) == len(body):
-		return body, nil
+	if err == nil {
+		if len(compact) == len(body) {
+			return body, nil
+		}
+		return compact, nil
 	}
-	return compact, nil
-}
-
-// notJSON says what is wrong, in our words for mistakes that clients are likely to make. It
-// does not repeat the path to the mistake, which may be as long as the body.
-func notJSON(err error) error {
+	// No error repeats the path to the mistake, which may be as long as the body.
 	e, ok := errors.AsType[*jsontext.SyntacticError](err)
 	switch {
 	case !ok:
-		return fmt.Errorf("the body is not one JSON value: %s", Quote(err.Error()))
+		return nil, fmt.Errorf("the body is not one JSON value: %s", Quote(err.Error()))
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		return fmt.Errorf("an object has the member %s twice", Quote(e.JSONPointer.LastToken()))
+		return nil, fmt.Errorf("an object has the member %s twice", Quote(e.JSONPointer.LastToken()))
 	}
-	return fmt.Errorf("the body is not one JSON value: %w after offset %d", e.Err, e.ByteOffset)
+	return nil, fmt.Errorf("the body is not one JSON value: %w after offset %d", e.Err, e.ByteOffset)
 }
 
 // jsonDepth returns the deepest nesting of brackets outside strings. It checks nothing

@@ -108,22 +108,15 @@ func GapReasons() []GapReason {
 // unknown here, because a newer daemon may have more reasons.
 func (c Content) check() error {
 	hasNull := func(positions []Position) bool { return slices.Contains(positions, Position{}) }
-	switch {
-	case c.Gap != nil:
-		return c.Gap.check()
+	switch g := c.Gap; {
+	case g != nil && (g.Reason == "" || g.Topic != g.After.Topic || g.Topic != g.Position.Topic || g.Topic == ""):
+		return fmt.Errorf("gap of topic %s (%s) names positions %s and %s", Quote(g.Topic), Quote(string(g.Reason)), Quote(g.After.String()), Quote(g.Position.String()))
 	case c.Hello != nil && hasNull(c.Hello.Positions),
 		c.Done != nil && c.Done.Position == Position{},
 		c.End != nil && hasNull(c.End.Positions),
 		c.Reply != nil && hasNull(c.Reply.Positions),
 		c.Reply != nil && c.Reply.Problem != nil && hasNull(c.Reply.Problem.Positions):
 		return errors.New("a position is null")
-	}
-	return nil
-}
-
-func (g *Gap) check() error {
-	if g.Reason == "" || g.Topic != g.After.Topic || g.Topic != g.Position.Topic || g.Topic == "" {
-		return fmt.Errorf("gap of topic %s (%s) names positions %s and %s", Quote(g.Topic), Quote(string(g.Reason)), Quote(g.After.String()), Quote(g.Position.String()))
 	}
 	return nil
 }

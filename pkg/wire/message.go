@@ -38,15 +38,11 @@ func (m *Message) Size() int {
 	return messageOverhead + len(m.Data) + len(m.Type) + len(m.ID) + len(m.Key) + len(m.Client) + len(m.By) + len(m.Claims)
 }
 
-// IsText reports whether frames carry Data as a string and not in base64: its type is text,
-// and it is valid UTF-8.
-func (m *Message) IsText() bool { return isTextType(m.Type) && utf8.Valid(m.Data) }
-
-// isTextType reports whether a media type is text in UTF-8: text/*, the suffixes +json and
-// +xml (RFC 6839), and two application types.
-func isTextType(mediaType string) bool {
-	t, params, err := mime.ParseMediaType(mediaType)
-	if err != nil {
+// IsText reports whether frames carry Data as a string and not in base64: it is valid UTF-8, and
+// its type is text/*, has the suffix +json or +xml (RFC 6839), or is one of two application types.
+func (m *Message) IsText() bool {
+	t, params, err := mime.ParseMediaType(m.Type)
+	if err != nil || !utf8.Valid(m.Data) {
 		return false
 	}
 	if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") && !strings.EqualFold(cs, "us-ascii") {

@@ -170,7 +170,7 @@ func ParseLine(line []byte) (Content, error) {
 	return c, nil
 }
 
-func (f *jsonFrame) content() (c Content, err error) {
+func (f *jsonFrame) content() (Content, error) {
 	kinds := 0
 	for _, present := range []bool{f.Position != nil, f.Gap != nil, f.Hello != nil, f.End != nil, f.Reply != nil, f.Done != nil} {
 		if present {
@@ -180,13 +180,9 @@ func (f *jsonFrame) content() (c Content, err error) {
 	if kinds != 1 {
 		return Content{}, errors.New("must be exactly one of message, gap, hello, end, reply and done")
 	}
-	if f.Position != nil {
-		f.Message, err = f.message()
+	if f.Position == nil {
+		return f.Content, nil
 	}
-	return f.Content, err
-}
-
-func (f *jsonFrame) message() (*Message, error) {
 	m := &Message{Position: *f.Position, Time: f.Time, Type: f.Type, ID: f.ID, Key: f.Key, By: f.By}
 	m.setClaims(f.Claims)
 	switch {
@@ -197,9 +193,9 @@ func (f *jsonFrame) message() (*Message, error) {
 	case f.Base64 != nil && f.Type != "" && f.Data == nil && f.Text == nil:
 		m.Data = *f.Base64
 	default:
-		return nil, errors.New("a message must have data, or a type and either text or base64")
+		return Content{}, errors.New("a message must have data, or a type and either text or base64")
 	}
-	return m, nil
+	return Content{Message: m}, nil
 }
 
 // setClaims sets the claims if the JSON value is an object. A client ignores any other.

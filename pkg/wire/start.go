@@ -86,7 +86,7 @@ func (s Start) MarshalJSON() ([]byte, error) {
 	if s.Every == 0 {
 		return json.Marshal(s.String())
 	}
-	return json.Marshal(pacedStart{Topic: s.String(), MaxRate: formatRate(s.Every)})
+	return json.Marshal(pacedStart{Topic: s.String(), MaxRate: "1/" + s.Every.String()})
 }
 
 // UnmarshalJSON reads a string or an object, as UnmarshalStrict does.
@@ -142,6 +142,3 @@ func ParseRate(s string) (every time.Duration, err error) {
 	}
 	return every, nil
 }
-
-// formatRate returns what ParseRate reads.
-func formatRate(every time.Duration) string { return "1/" + every.String() }

@@ -7,8 +7,20 @@
 // be used concurrently.
 package wire
 
+import _ "embed"
+
 // The media types of answers that are frames.
 const (
 	NDJSONType       = "application/x-ndjson"
 	CBORSequenceType = "application/cbor-seq" // RFC 8742
 )
+
+// Protocol is the text of PROTOCOL.md, the specification of the protocol.
+//
+//go:embed PROTOCOL.md
+var Protocol string
+
+// Clients is the text of CLIENTS.md, the guide for authors of clients.
+//
+//go:embed CLIENTS.md
+var Clients string
