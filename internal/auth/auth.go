@@ -77,6 +77,15 @@ func (g *Grant) Allow(r Right, name string) error {
 	return g.lacks(r, wire.Quote(name))
 }
 
+// needed returns the right that a right on a name needs. To read a presence topic is to
+// learn who is on the topic that it is about.
+func needed(r Right, name string) (Right, string) {
+	if about, ok := wire.PresenceOf(name); ok && (r == Subscribe || r == History) {
+		return Presence, about
+	}
+	return r, name
+}
+
 // AllowSome returns nil if the grant includes a right on some topic. The error is that of Allow.
 func (g *Grant) AllowSome(r Right) error {
 	if len(g.Rights.Names(r)) > 0 {

@@ -182,7 +182,18 @@ func algorithmsOf(material any) ([]jose.SignatureAlgorithm, error) {
 	case ed25519.PublicKey:
 		return []jose.SignatureAlgorithm{jose.EdDSA}, nil
 	case []byte:
-		return algorithmsOfSecret(k)
+		if len(k) < minSecretBytes {
+			return nil, fmt.Errorf("holds a secret of %d bits: want at least %d, as `pubsubd token keygen --type HS256` makes it", 8*len(k), 8*minSecretBytes)
+		}
+		// RFC 7518, section 3.2: no hash may be longer than the secret.
+		possible := []jose.SignatureAlgorithm{jose.HS256}
+		if len(k) >= 48 {
+			possible = append(possible, jose.HS384)
+		}
+		if len(k) >= 64 {
+			possible = append(possible, jose.HS512)
+		}
+		return possible, nil
 	}
 	return nil, errors.New("holds a key of a type that is not supported: want RSA, EC (P-256, P-384 or P-521) or Ed25519")
 }
@@ -191,22 +202,6 @@ var curves = map[elliptic.Curve]jose.SignatureAlgorithm{
 	elliptic.P256(): jose.ES256,
 	elliptic.P384(): jose.ES384,
 	elliptic.P521(): jose.ES512,
-}
-
-// algorithmsOfSecret leaves out those whose hash is longer than the secret (RFC 7518, section
-// 3.2).
-func algorithmsOfSecret(secret []byte) ([]jose.SignatureAlgorithm, error) {
-	if len(secret) < minSecretBytes {
-		return nil, fmt.Errorf("holds a secret of %d bits: want at least %d, as `pubsubd token keygen --type HS256` makes it", 8*len(secret), 8*minSecretBytes)
-	}
-	possible := []jose.SignatureAlgorithm{jose.HS256}
-	if len(secret) >= 48 {
-		possible = append(possible, jose.HS384)
-	}
-	if len(secret) >= 64 {
-		possible = append(possible, jose.HS512)
-	}
-	return possible, nil
 }
 
 // members are the members of a JSON object by name.

@@ -126,27 +126,20 @@ func entryOf(members map[string][]string) (e entry, err error) {
 			return e, fmt.Errorf("member %s is not known: an entry has topics and allow", wire.Quote(name))
 		}
 	}
-	return e, e.check()
-}
-
-// placeholder stands for the subject in a topic.
-const placeholder = "$sub"
-
-func (e *entry) check() error {
 	if len(e.topics) == 0 || len(e.allow) == 0 {
-		return errors.New("topics and allow must each have at least one element")
+		return e, errors.New("topics and allow must each have at least one element")
 	}
 	for _, r := range e.allow {
 		if !slices.Contains(AllRights(), r) {
-			return fmt.Errorf("%s is not a right; the rights are %v", wire.Quote(r), AllRights())
+			return e, fmt.Errorf("%s is not a right; the rights are %v", wire.Quote(r), AllRights())
 		}
 	}
 	for _, name := range e.topics {
 		if err := wire.CheckPattern(substitute(name, "x")); err != nil {
-			return err
+			return e, err
 		}
 	}
-	return nil
+	return e, nil
 }
 
 // resolve puts the subject into the entry's topics. It returns false if the entry grants
@@ -154,13 +147,17 @@ func (e *entry) check() error {
 func (e *entry) resolve(subject string) bool {
 	for i, name := range e.topics {
 		resolved := substitute(name, subject)
-		if resolved != name && !isSegment(subject) || wire.CheckPattern(resolved) != nil {
+		isSegment := !strings.Contains(subject, ".") && wire.CheckTopic(subject) == nil
+		if resolved != name && !isSegment || wire.CheckPattern(resolved) != nil {
 			return false
 		}
 		e.topics[i] = resolved
 	}
 	return true
 }
+
+// placeholder stands for the subject in a topic.
+const placeholder = "$sub"
 
 // substitute returns the name with the subject as each segment that is the placeholder.
 func substitute(name, subject string) string {
@@ -174,18 +171,6 @@ func substitute(name, subject string) string {
 		}
 	}
 	return strings.Join(segments, ".")
-}
-
-// isSegment reports whether s is one segment of a topic.
-func isSegment(s string) bool { return !strings.Contains(s, ".") && wire.CheckTopic(s) == nil }
-
-// needed returns the right that a right on a name needs. To read a presence topic is to
-// learn who is on the topic that it is about.
-func needed(r Right, name string) (Right, string) {
-	if about, ok := wire.PresenceOf(name); ok && (r == Subscribe || r == History) {
-		return Presence, about
-	}
-	return r, name
 }
 
 // Names returns names and patterns. One of them matches each topic on which Grant.Allow finds r,
