@@ -100,17 +100,6 @@ const (
 	SpansDropped = "dropped"
 )
 
-// Label values that are known in advance. Limits that the configuration names are added
-// by their owners.
-var (
-	endings     = []string{string(Refused), string(SlowHead), string(SlowBody), string(SlowReader), string(Silent)}
-	limits      = []string{"topics", "all_subscriptions", "stateless_sessions", "calls", "reads", "signatures", "sessions", "address_calls", "connections", "address_connections", "pending_messages_per_session", "open_files", "memory", "fan_out"}
-	evictions   = []string{"expired", "evicted", "deleted", "lost", "memory", "disk"}
-	sessionEnds = []string{"closed", "inactive", "draining", "slow", "topics", "revoked"}
-	pollEnds    = []string{outcomeFrames, "empty", "gone", string(wire.CodeStaleAck), string(wire.CodeAckBeyondSent), string(wire.CodePollReplaced), string(wire.CodeSessionEnded), string(wire.CodeTokenExpired), string(wire.CodeUnauthorized), string(wire.CodeDraining)}
-	presences   = []string{wire.PresenceJoin, wire.PresenceLeave, wire.PresenceCount, "retract"}
-)
-
 const prefix = "pubsubd_"
 
 // A maker makes collectors and registers them.
@@ -130,7 +119,7 @@ func (f maker) histograms(name, help, label string, buckets []float64) *promethe
 
 // fromZero creates the series of these label values at 0. rate() misses the first event
 // of a series that did not exist before.
-func fromZero(c *prometheus.CounterVec, values []string) {
+func fromZero(c *prometheus.CounterVec, values ...string) {
 	for _, value := range values {
 		c.WithLabelValues(value)
 	}
@@ -181,7 +170,7 @@ func New(version string) *Metrics {
 	m.AccessLogDropped = f.counter("access_log_dropped_total", "Entries of the access log that were dropped because they arrived faster than they could be encoded.")
 	m.LogDropped = f.counters("log_dropped_total", "Lines of the log that were dropped because its reader was too slow or had ended, by level: debug, info, warn, or error.", "level")
 	m.Spans = f.counters("spans_total", "Spans of traces, by outcome: sent (to the collector), failed (the collector did not take them), dropped (too many spans waited; a trace that did not begin, because 100 had begun in that second, counts as one).", "outcome")
-	fromZero(m.Spans, []string{SpansSent, SpansFailed, SpansDropped})
+	fromZero(m.Spans, SpansSent, SpansFailed, SpansDropped)
 	m.TokensVerified = f.counter("tokens_verified_total", "Tokens that the daemon verified and accepted, without those found in the cache.")
 	m.TokenCacheHits = f.counter("token_cache_hits_total", "Tokens found in the cache of verified tokens.")
 	m.CredentialsRefused = f.counters("credentials_refused_total", "Refused credentials, by reason: malformed, key (no key has the token's id or algorithm), signature, type, issuer (or audience), claims, not_yet_valid, expired, revoked, api_key (unknown), scheme, several, unavailable (the daemon is fetching the keys of auth.jwks).", "reason")
@@ -207,11 +196,12 @@ func New(version string) *Metrics {
 	for code := range problem.Codes() {
 		m.Refused.WithLabelValues(string(code))
 	}
-	fromZero(m.ConnectionsEnded, endings)
-	fromZero(m.Limited, limits)
-	fromZero(m.Evicted, evictions)
-	fromZero(m.SessionsEnded, sessionEnds)
-	fromZero(m.Presence, presences)
+	fromZero(m.ConnectionsEnded, string(Refused), string(SlowHead), string(SlowBody), string(SlowReader), string(Silent))
+	// Limits that the configuration names are added by their owners.
+	fromZero(m.Limited, "topics", "all_subscriptions", "stateless_sessions", "calls", "reads", "signatures", "sessions", "address_calls", "connections", "address_connections", "pending_messages_per_session", "open_files", "memory", "fan_out")
+	fromZero(m.Evicted, "expired", "evicted", "deleted", "lost", "memory", "disk")
+	fromZero(m.SessionsEnded, "closed", "inactive", "draining", "slow", "topics", "revoked")
+	fromZero(m.Presence, wire.PresenceJoin, wire.PresenceLeave, wire.PresenceCount, "retract")
 	return m
 }
 
@@ -254,7 +244,7 @@ func (m *Metrics) Transport(name string) *Transport {
 	m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: prefix + "polls_parked", Help: "Polls that wait for a frame, by transport.", ConstLabels: prometheus.Labels{"transport": name},
 	}, func() float64 { return float64(t.Parked.Load()) }))
-	fromZero(t.polls, pollEnds)
+	fromZero(t.polls, outcomeFrames, "empty", "gone", string(wire.CodeStaleAck), string(wire.CodeAckBeyondSent), string(wire.CodePollReplaced), string(wire.CodeSessionEnded), string(wire.CodeTokenExpired), string(wire.CodeUnauthorized), string(wire.CodeDraining))
 	t.frames = t.polls.WithLabelValues(outcomeFrames)
 	return t
 }
@@ -290,7 +280,7 @@ func (m *Metrics) Hook(name string, outcomes ...string) *Hook {
 		calls:   m.hookCalls.MustCurryWith(prometheus.Labels{"hook": name}),
 		seconds: m.hookSeconds.WithLabelValues(name),
 	}
-	fromZero(h.calls, outcomes)
+	fromZero(h.calls, outcomes...)
 	return h
 }
 
@@ -299,7 +289,7 @@ type Dropped struct{ events *prometheus.CounterVec }
 
 // DroppedEvents returns the counters of dropped events, which have these reasons.
 func (m *Metrics) DroppedEvents(reasons ...string) *Dropped {
-	fromZero(m.hookDropped, reasons)
+	fromZero(m.hookDropped, reasons...)
 	return &Dropped{m.hookDropped}
 }
 

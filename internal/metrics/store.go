@@ -20,12 +20,6 @@ type Store struct {
 	LostTails         prometheus.Counter
 }
 
-// Label values of the log.
-var (
-	storeRefusals    = []string{"waiting", "full", "disk_full", "damaged", "error"}
-	storeCheckpoints = []string{"made", "failed"}
-)
-
 // newStore returns the collectors of the write-ahead log.
 func newStore(f maker) Store {
 	histogram := func(name, help string, least float64, n int) prometheus.Histogram {
@@ -43,8 +37,8 @@ func newStore(f maker) Store {
 		RecoverySeconds:   f.NewGauge(prometheus.GaugeOpts{Name: prefix + "store_recovery_seconds", Help: "Time that the last start took to read the log."}),
 		LostTails:         f.counter("store_lost_tails_total", "1 if the last start announced that messages may be lost: after a crash, the kernel's boot id had changed or was unknown. Otherwise 0."),
 	}
-	fromZero(s.Refused, storeRefusals)
-	fromZero(s.Checkpoints, storeCheckpoints)
+	fromZero(s.Refused, "waiting", "full", "disk_full", "damaged", "error")
+	fromZero(s.Checkpoints, "made", "failed")
 	return s
 }
 
