@@ -56,25 +56,21 @@ func (o *occupancy) tellLocked(told note) {
 // changes were lost because there were too many. A topic counts as vacant after it has had
 // no subscriber for grace. Call it regularly while any topic is Watched.
 func (b *Broker) Occupancies(now time.Time, grace time.Duration, changed func(topic string, occupied bool, at time.Time)) (lost int) {
-	notes, lost := b.occupancy.take(now, grace)
-	for _, n := range notes {
-		changed(n.topic, n.occupied, n.at)
-	}
-	return lost
-}
-
-func (o *occupancy) take(now time.Time, grace time.Duration) (notes []note, lost int) {
+	o := &b.occupancy
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	for topic, since := range o.vacant {
 		if now.Sub(since) >= grace {
 			delete(o.vacant, topic)
 			o.tellLocked(note{topic, false, since})
 		}
 	}
-	notes, lost = o.notes, o.lost
+	notes, lost := o.notes, o.lost
 	o.notes, o.lost = nil, 0
-	return notes, lost
+	o.mu.Unlock()
+	for _, n := range notes {
+		changed(n.topic, n.occupied, n.at)
+	}
+	return lost
 }
 
 // noteOccupancyLocked notes that the topic got its first subscriber, or lost the last one,

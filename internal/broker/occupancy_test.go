@@ -114,9 +114,9 @@ func TestNotesOfOccupancyAreBounded(t *testing.T) {
 		b.occupancy.add(fmt.Sprint(n), n%2 == 0, now)
 	}
 	require.Len(t, b.occupancy.vacant, maxNotes)
-	notes, lost := b.occupancy.take(now, time.Hour)
-	require.Len(t, notes, maxNotes)
-	require.Equal(t, 7, lost)
-	_, lost = b.occupancy.take(now, time.Hour)
-	require.Zero(t, lost)
+	told := 0
+	tell := func(string, bool, time.Time) { told++ }
+	require.Equal(t, 7, b.Occupancies(now, time.Hour, tell))
+	require.Equal(t, maxNotes, told)
+	require.Zero(t, b.Occupancies(now, time.Hour, tell))
 }
