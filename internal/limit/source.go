@@ -132,14 +132,9 @@ func (t *table) get(k key, now time.Time) *Source {
 	if s != nil {
 		return s
 	}
-	return t.make(k, now)
-}
-
-func (t *table) make(k key, now time.Time) *Source {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.byKey[k]
-	if s == nil {
+	if s = t.byKey[k]; s == nil {
 		if len(t.byKey) >= maxSources {
 			return t.shared(k)
 		}
