@@ -35,7 +35,7 @@ type Watcher struct {
 	unlogged  int            // readers cut since the last entry
 	held      bound
 	live      bound
-	relieved  time.Time // when relieve was last called
+	relieved  time.Time // when memory was last freed
 	collected uint64    // collections up to then
 	waste     waste
 }
@@ -95,10 +95,18 @@ func (w *Watcher) look(now time.Time) time.Duration {
 		memory = w.measure(now)
 	}
 	w.enforce(memory, now)
-	freed := w.cutReaders(now, due)
+	freed := w.cutReaders(now, due) // they will free so many bytes
 	if due {
 		w.relieved, w.collected = now, memory.collections
-		w.relieve(now, freed)
+		if w.level == Critical && freed < w.excess() {
+			w.trim(now, w.enough)
+		}
+		switch {
+		case w.live.level == Critical:
+			w.account.Shrink(w.live.excess())
+		case w.live.taken*16/w.live.most < limitSteps.calm-1: // more than a step below the end of calm
+			w.account.Regrow()
+		}
 	}
 	if w.waste.isDue(memory.heap, now) {
 		w.giveBack()
@@ -142,20 +150,6 @@ func (w *Watcher) enforce(memory processMemory, now time.Time) {
 	}
 	log("memory pressure", fields...)
 	w.logged, w.loggedAt = level, now
-}
-
-// relieve trims sessions and shrinks histories, as the pressure requires. Cut readers will
-// free so many bytes anyway.
-func (w *Watcher) relieve(now time.Time, freed int64) {
-	if w.level == Critical && freed < w.excess() {
-		w.trim(now, w.enough)
-	}
-	switch {
-	case w.live.level == Critical:
-		w.account.Shrink(w.live.excess())
-	case w.live.taken*16/w.live.most < limitSteps.calm-1: // more than a step below the end of calm
-		w.account.Regrow()
-	}
 }
 
 // enough reports whether enough sessions were trimmed.
