@@ -63,7 +63,7 @@ func (b *Broker) ExportTopics(to func(Entry) error) error {
 func (t *topic) export(to func(Entry) error) error {
 	t.mu.Lock()
 	at, state := t.positionLocked(t.head), &State{Born: t.born, Lost: t.history.lost, Reason: t.history.reason}
-	if t.isUnusedLocked() { // a file has born, lost and head in this order
+	if t.head == t.born { // a file has born, lost and head in this order
 		state.Lost = max(state.Lost, t.born)
 	} else {
 		state.Born = min(t.born, state.Lost)

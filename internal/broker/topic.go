@@ -41,7 +41,7 @@ type topic struct {
 	mu          sync.Mutex // guards the fields below; taken after the shard's lock, never before
 	epoch       string     // of the offsets; see restart
 	born        uint64     // offset before the first message
-	head        uint64     // offset of the newest message or deletion; born before the first
+	head        uint64     // offset of the newest message or deletion; born while the topic has used no offset
 	history     history    // held messages, oldest first
 	subs        []*Subscription
 	pinned      int    // number of subs that keep the topic from being forgotten
@@ -133,7 +133,7 @@ func (t *topic) publish(e *Entry, short bool, now time.Time) (few bool, err erro
 // nextLocked returns the next offset. The first one is above the floor, and so above the
 // offsets of a forgotten topic with the same name.
 func (t *topic) nextLocked() uint64 {
-	if t.isUnusedLocked() {
+	if t.head == t.born {
 		return max(t.head, t.partition.floor.Load()) + 1
 	}
 	return t.head + 1
@@ -282,7 +282,7 @@ func (t *topic) loseEntries(upTo uint64) {
 	switch {
 	case t.head >= upTo:
 		return
-	case t.isUnusedLocked():
+	case t.head == t.born:
 		t.born = upTo
 	}
 	t.head = upTo
@@ -337,7 +337,7 @@ func (t *topic) sweep(now time.Time) bool {
 func (t *topic) idle() (head uint64, idle, unused bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.head, t.isIdleLocked(), t.isUnusedLocked()
+	return t.head, t.isIdleLocked(), t.head == t.born
 }
 
 // isIdleLocked reports whether the topic has no messages, and no subscriber needs it.
@@ -367,7 +367,7 @@ func (t *topic) forget(e *Entry) bool {
 		return false
 	}
 	e.Message.Position = t.positionLocked(t.head)
-	if !t.isUnusedLocked() {
+	if t.head != t.born {
 		t.partition.forget(t.name, t.head, 0)
 	}
 	t.endLocked()
@@ -396,15 +396,12 @@ func (t *topic) forgetBelowLocked(head, number uint64) (ended bool) {
 func (t *topic) forgetUnused() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.isUnusedLocked() || !t.isIdleLocked() {
+	if t.head != t.born || !t.isIdleLocked() {
 		return false
 	}
 	t.endLocked()
 	return true
 }
-
-// isUnusedLocked reports whether the topic has used no offset.
-func (t *topic) isUnusedLocked() bool { return t.head == t.born }
 
 // endLocked ends the topic and its subscriptions.
 func (t *topic) endLocked() {
