@@ -69,7 +69,7 @@ func (c *commands) publish(ctx context.Context, command *wire.Command, resume tr
 	if over {
 		return c.published(published, err), nil, err
 	}
-	hook := p.to.Rule().Hook
+	hook := p.to.Rule.Hook
 	if !hook {
 		p.ctx = context.WithoutCancel(p.ctx)
 	}
@@ -194,7 +194,7 @@ func (c *commands) later(s *session.Session, command *wire.Command, err error) t
 // client has left, since a client may close the connection right behind it; but a hook is no longer
 // asked. A panic fails the command only.
 func (c *commands) carryOutWaiting(ctx context.Context, s *session.Session, command *wire.Command) (reply *wire.Reply, change func(inTurn bool) error, err error) {
-	if p := command.Publish; p != nil && !c.app.cfg.Broker.Route(p.Topic).Rule().Hook {
+	if p := command.Publish; p != nil && !c.app.cfg.Broker.Route(p.Topic).Rule.Hook {
 		ctx = context.WithoutCancel(ctx)
 	}
 	err = c.survive(func() (err error) {

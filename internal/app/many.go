@@ -78,7 +78,7 @@ func (m *ManyPublish) publish(form *request.ManyForm, raw []byte, result *broker
 		result.Err = err
 		return nil
 	}
-	if p.to.Rule().Hook {
+	if p.to.Rule.Hook {
 		if m.asked {
 			m.slot.end()
 		}

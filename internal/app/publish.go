@@ -71,7 +71,7 @@ func (a *App) BeginPublish(ctx context.Context, c Caller, topic string) (p Publi
 	if err := a.mayUse(&p.caller, auth.Publish, topic); err != nil {
 		return p, err
 	}
-	if err := a.cfg.Limiter.AdmitTopic(p.to.Rule().Pattern, p.caller.Who); err != nil || p.to.Exists() {
+	if err := a.cfg.Limiter.AdmitTopic(p.to.Rule.Pattern, p.caller.Who); err != nil || p.to.Exists() {
 		return p, err
 	}
 	return p, a.cfg.Limiter.Admit(limit.Topics, 1, p.caller.Who)
@@ -192,7 +192,7 @@ func (p *Publish) step() {
 			return
 		}
 	}
-	if p.to.Rule().Hook && !p.asked {
+	if p.to.Rule.Hook && !p.asked {
 		p.waits = forHook
 		return
 	}
@@ -202,7 +202,7 @@ func (p *Publish) step() {
 	}
 	// Neither the request nor the hook's answer can state another identity, and the
 	// idempotency key does not stand for it.
-	if p.to.Rule().Identity && by.Subject != "" {
+	if p.to.Rule.Identity && by.Subject != "" {
 		m.By, m.Claims = by.Subject, by.Claims
 	}
 	a.cfg.Traces.Append(p.ctx)
@@ -251,7 +251,7 @@ func (p *Publish) wait() (err error) {
 	}
 	// Another publish with the key. It may wait for the hook, and fail. Publishes that wait for it
 	// hold slots that others need, so at most a quarter of the slots may.
-	if p.to.Rule().Hook {
+	if p.to.Rule.Hook {
 		defer a.repeats.Add(-1)
 		if most := a.cfg.Limiter.Config().Calls / 4; a.repeats.Add(1) > int64(max(1, most)) {
 			a.cfg.Metrics.Limited.WithLabelValues("calls").Inc()

@@ -119,7 +119,7 @@ func (a *App) mayReadPresence(c *Caller, topic string) error {
 	if err := a.mayUse(c, auth.Presence, topic); err != nil {
 		return err
 	}
-	if !a.cfg.Broker.Route(topic).Rule().Presence {
+	if !a.cfg.Broker.Route(topic).Rule.Presence {
 		return problem.New(wire.CodeNotFound, "ask the operator to set presence: true in a rule that matches the topic",
 			"presence is off for topic %s", wire.Quote(topic))
 	}

@@ -164,7 +164,7 @@ func (b *Broker) applyPublish(e *Entry, now time.Time) (wire.Position, error) {
 	for t := e.route.topic; ; t = nil {
 		var err error
 		if t == nil {
-			t, err = b.topic(at.Topic, e.route.rule)
+			t, err = b.topic(at.Topic, e.route.Rule)
 		}
 		switch {
 		case err != nil && numbered:

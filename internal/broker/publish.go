@@ -78,7 +78,7 @@ func (b *Broker) AppendWaits() bool {
 // The error is a *wire.Problem, overloaded: also if the fan-out lags too far.
 func (b *Broker) expect(e *Entry) (*topic, error) {
 	for {
-		t, err := b.topic(e.Message.Position.Topic, e.route.rule)
+		t, err := b.topic(e.Message.Position.Topic, e.route.Rule)
 		if err != nil {
 			return nil, err
 		}

@@ -134,20 +134,18 @@ func (f *settings) of(topic string) *TopicRule {
 // A Route has the topic of a publish, which may not exist yet, and its rule. So the rule is
 // resolved once, and all checks of the publish use it. Use a Route for one publish only.
 type Route struct {
-	topic *topic     // nil: it does not exist
-	rule  *TopicRule // when the route was made
+	Rule *TopicRule // of the topic when the route was made
+
+	topic *topic // nil: it does not exist
 }
 
 // Route returns the route to a topic.
 func (b *Broker) Route(topic string) Route {
 	if t := b.find(topic); t != nil {
-		return Route{t, t.rule.Load()}
+		return Route{t.rule.Load(), t}
 	}
-	return Route{nil, b.settings.Load().of(topic)}
+	return Route{b.settings.Load().of(topic), nil}
 }
 
 // Exists reports whether the topic exists.
 func (r Route) Exists() bool { return r.topic != nil }
-
-// Rule returns the topic's rule.
-func (r Route) Rule() *TopicRule { return r.rule }

@@ -30,19 +30,19 @@ func TestTheMostSpecificRuleCounts(t *testing.T) {
 func TestATopicUsesItsRule(t *testing.T) {
 	b := newBroker(Config{HookTopics: []string{"chat.*", "orders.>"}, Rules: []Rule{{Pattern: "chat.*", HistoryMessages: 1}}})
 	for topic, asked := range map[string]bool{"chat.a": true, "chat.a.b": false, "orders.a.b": true, "a": false} {
-		require.Equal(t, asked, b.Route(topic).Rule().Hook, topic)
+		require.Equal(t, asked, b.Route(topic).Rule.Hook, topic)
 		require.False(t, b.Route(topic).Exists())
 		publish(t, b, topic)
-		require.Equal(t, asked, b.Route(topic).Rule().Hook, topic)
+		require.Equal(t, asked, b.Route(topic).Rule.Hook, topic)
 		require.True(t, b.Route(topic).Exists())
 	}
-	require.Equal(t, "chat.*", b.Route("chat.b").Rule().Pattern)
-	require.Empty(t, b.Route("orders.a").Rule().Pattern)
+	require.Equal(t, "chat.*", b.Route("chat.b").Rule.Pattern)
+	require.Empty(t, b.Route("orders.a").Rule.Pattern)
 
 	old, forgotten := b.Route("chat.new"), b.Route("a")
 	b.Sweep(time.Now().Add(time.Hour))
 	b.Reload(Config{Rules: []Rule{{Pattern: "chat.*", HistoryMessages: 2}}}, time.Now())
-	require.False(t, b.Route("chat.a").Rule().Hook)
+	require.False(t, b.Route("chat.a").Rule.Hook)
 	for range 3 {
 		r, _ := b.Send(old, Claim{}, &wire.Message{Position: wire.Position{Topic: "chat.new"}, Data: []byte("1")}, 0, time.Now(), nil)
 		require.NoError(t, r.Err)

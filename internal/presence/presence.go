@@ -212,7 +212,7 @@ func (p *Members) Sweep(now time.Time) {
 	}
 	p.mu.Unlock()
 	for _, a := range due { // one at a time: there may be many, and sessions need the lock
-		p.expire(a, now.Add(-p.broker.Route(a.topic).Rule().PresenceGrace))
+		p.expire(a, now.Add(-p.broker.Route(a.topic).Rule.PresenceGrace))
 	}
 	p.tell(due, now)
 	p.Flush()
