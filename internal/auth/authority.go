@@ -357,7 +357,12 @@ func (a *Authority) judge(c Credentials, verify bool) (*Grant, error) {
 	switch {
 	case err != nil:
 	case strings.HasPrefix(secret, apiKeyPrefix):
-		g, err = a.byAPIKey(secret, time.Now())
+		switch g = a.apiKeys.find(secret); {
+		case g == nil:
+			err = refuse(unknownKey, "make a new key with `pubsubd key new`", "the API key is unknown: it is wrong, or was revoked")
+		case g.HasExpired(time.Now()):
+			err = refuse(expired, "make a new key with `pubsubd key new`", "the API key expired %v ago", time.Since(g.Expires).Truncate(time.Second))
+		}
 	case secret != "":
 		g, err = a.byToken(secret, time.Now(), verify)
 	case c.Certificate != nil && a.certificates != "":
@@ -416,18 +421,6 @@ func (a *Authority) byToken(token string, now time.Time, verify bool) (*Grant, e
 	}
 	a.verified.Inc()
 	a.tokens.put(&d, g, g.size())
-	return g, nil
-}
-
-// byAPIKey returns the grant of an API key.
-func (a *Authority) byAPIKey(secret string, now time.Time) (*Grant, error) {
-	g := a.apiKeys.find(secret)
-	switch {
-	case g == nil:
-		return nil, refuse(unknownKey, "make a new key with `pubsubd key new`", "the API key is unknown: it is wrong, or was revoked")
-	case g.HasExpired(now):
-		return nil, refuse(expired, "make a new key with `pubsubd key new`", "the API key expired %v ago", now.Sub(g.Expires).Truncate(time.Second))
-	}
 	return g, nil
 }
 

@@ -239,7 +239,13 @@ func (v *verifier) grantOf(m members, now time.Time) (*Grant, error) {
 	if g.Claims, err = v.publicClaims(m); err != nil {
 		return nil, err
 	}
-	return g, checkTimes(g, notBefore, now)
+	switch {
+	case g.Issued.After(now.Add(maxSkew)):
+		return nil, refuse(notYetValid, "synchronize the clocks of the issuer and the daemon", "the token was issued %v in the future (iat)", g.Issued.Sub(now).Round(time.Second))
+	case notBefore.After(now.Add(maxSkew)):
+		return nil, refuse(notYetValid, "retry when the token is valid", "the token becomes valid in %v (nbf)", notBefore.Sub(now).Round(time.Second))
+	}
+	return g, checkExpiry(g, now)
 }
 
 // checkOrigin checks iss and aud. A token for an audience is refused if auth.audience is not
@@ -310,17 +316,6 @@ func timeOf(value []byte) (time.Time, bool) {
 	}
 	whole, fraction := math.Modf(seconds)
 	return time.Unix(int64(whole), int64(fraction*1e9)), true
-}
-
-// checkTimes checks that a token is valid now.
-func checkTimes(g *Grant, notBefore, now time.Time) error {
-	switch {
-	case g.Issued.After(now.Add(maxSkew)):
-		return refuse(notYetValid, "synchronize the clocks of the issuer and the daemon", "the token was issued %v in the future (iat)", g.Issued.Sub(now).Round(time.Second))
-	case notBefore.After(now.Add(maxSkew)):
-		return refuse(notYetValid, "retry when the token is valid", "the token becomes valid in %v (nbf)", notBefore.Sub(now).Round(time.Second))
-	}
-	return checkExpiry(g, now)
 }
 
 // checkExpiry returns a refusal if the grant has expired.
