@@ -148,21 +148,16 @@ func (l *Log) run() {
 	}
 }
 
-// take returns the lines that wait. Later ones are collected in an empty buffer.
+// take returns the lines that wait, and one that says how many were dropped. Later ones are
+// collected in an empty buffer.
 func (l *Log) take(empty []byte, closing bool) lines {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	batch := l.waiting
 	l.waiting, l.closed = lines{text: empty}, closing
-	if l.lost != (linesByLevel{}) {
-		batch.text = append(batch.text, l.notice()...)
-		batch.lost, l.lost = l.lost, linesByLevel{}
+	if l.lost == (linesByLevel{}) {
+		return batch
 	}
-	return batch
-}
-
-// notice is the line that says how many lines were dropped.
-func (l *Log) notice() []byte {
 	var fields []zap.Field
 	for i, n := range l.lost {
 		if n > 0 {
@@ -175,7 +170,9 @@ func (l *Log) notice() []byte {
 		panic("BUG: numbers cannot be encoded: " + err.Error())
 	}
 	defer line.Free()
-	return []byte(line.String())
+	batch.text = append(batch.text, line.Bytes()...)
+	batch.lost, l.lost = l.lost, linesByLevel{}
+	return batch
 }
 
 func (l *Log) write(batch lines) {
