@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"syscall"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -88,16 +89,11 @@ func (c *conn) Left() bool { return listen.PeerLeft(c.fd) }
 // client may send requests, or read a stream, as fast as the loop serves them.
 const turn = 64
 
-// proceed takes steps: it writes the backlog, serves requests or commands, continues the
-// poll, and reads. It serves a request only when the last answer is written.
+// proceed takes the steps of a turn.
 func (c *conn) proceed() {
 	c.spent = 0
 	for steps := 0; steps+int(c.spent) < turn; steps++ {
-		if c.ending > lastAnswer || c.isLent() || !c.isFlushed() {
-			c.endTurn()
-			return
-		}
-		if !c.work() && !c.stepPoll() && !c.read() {
+		if !c.step() {
 			c.endTurn()
 			return
 		}
@@ -116,17 +112,19 @@ func (c *conn) spend(bytes int) { c.spent += uint16(min(bytes/bytesOfStep, turn)
 
 const bytesOfStep = 32
 
-// isLent reports whether the output is lent. If the client has sent bytes, isLent first
-// takes the output back from a session.
-func (c *conn) isLent() bool {
-	if c.state == parked {
-		c.read()
+// step takes one step: it writes the backlog, serves a request or command, continues the
+// poll, or reads. It returns false if none is possible now. It serves a request only when
+// the last answer is written.
+func (c *conn) step() bool {
+	if c.ending > lastAnswer {
+		return false
 	}
-	return c.state >= parked
-}
-
-// isFlushed writes the backlog, and reports whether the client has taken all of it.
-func (c *conn) isFlushed() bool {
+	if c.state == parked {
+		c.read() // if the client has sent bytes, this takes the output back from the session
+	}
+	if c.state >= parked {
+		return false
+	}
 	if c.Blocked() {
 		c.flush()
 		if c.Blocked() {
@@ -134,18 +132,14 @@ func (c *conn) isFlushed() bool {
 		}
 		c.waitsFor = waitTurn
 	}
-	if c.failed {
+	switch {
+	case c.failed:
 		c.ending = closing
+		return false
+	case c.talk != nil:
+		return c.converse() || c.stepPoll() || c.read()
 	}
-	return !c.failed
-}
-
-// work serves bytes that were read, and reports whether it did anything.
-func (c *conn) work() bool {
-	if c.talk != nil {
-		return c.converse()
-	}
-	return c.serve()
+	return c.serve() || c.stepPoll() || c.read()
 }
 
 // read reads once, and reports whether the client has sent bytes: mostly the next poll,
@@ -160,13 +154,25 @@ func (c *conn) read() bool {
 	case c.requests.refusal != nil:
 		return false
 	}
-	n, over := c.input.read(c.fd)
-	if over {
-		c.ending = closing
+	if c.buf == nil {
+		c.buf = buffers.Get().(*[bufferBytes]byte)
 	}
-	if n == 0 {
+	n, errno := 0, syscall.EINTR
+	for errno == syscall.EINTR {
+		n, errno = rawRead(c.fd, c.buf[c.filled:])
+	}
+	switch {
+	case errno == syscall.EAGAIN:
+		c.unread = false
+		return false
+	case n <= 0: // the client has left
+		c.ending = closing
 		return false
 	}
+	c.filled += n
+	c.partial = false
+	// Bytes that arrive later make another event. The end may have made its event already.
+	c.unread = c.ended || c.filled == bufferBytes
 	c.readAt = time.Since(c.lane.begun)
 	c.lane.cfg.Metrics.BytesIn.Add(float64(n))
 	if c.talk != nil {
@@ -277,7 +283,8 @@ func (c *conn) noteLeft() {
 // leave removes the connection from the lane.
 func (c *conn) leave() {
 	c.abandonPoll()
-	c.endEntry()
+	c.entry.End()
+	c.entry = nil
 	if c.talk != nil {
 		c.talk.end()
 	}
@@ -287,7 +294,8 @@ func (c *conn) leave() {
 		c.handBack()
 	} else {
 		c.release()
-		c.hangUp()
+		closeFD(c.fd)
+		c.counted.Leave()
 	}
 	c.ending = left
 	c.lane.cfg.Metrics.LaneConnections.Dec()
@@ -310,10 +318,4 @@ func (c *conn) CutOff() {
 		c.lane.cfg.Metrics.Ended(metrics.SlowReader)
 		c.close()
 	})
-}
-
-// hangUp closes the descriptor, and counts the connection no more.
-func (c *conn) hangUp() {
-	closeFD(c.fd)
-	c.counted.Leave()
 }

@@ -2,7 +2,6 @@ package lane
 
 import (
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -29,29 +28,6 @@ func (in *input) prefill(b []byte) {
 		in.buf = buffers.Get().(*[bufferBytes]byte)
 		in.filled = copy(in.buf[:], b)
 	}
-}
-
-// read reads once, and returns the number of bytes. over: the client has left.
-func (in *input) read(fd int) (n int, over bool) {
-	if in.buf == nil {
-		in.buf = buffers.Get().(*[bufferBytes]byte)
-	}
-	errno := syscall.EINTR
-	for errno == syscall.EINTR {
-		n, errno = rawRead(fd, in.buf[in.filled:])
-	}
-	switch {
-	case errno == syscall.EAGAIN:
-		in.unread = false
-		return 0, false
-	case n <= 0:
-		return 0, true
-	}
-	in.filled += n
-	in.partial = false
-	// Bytes that arrive later make another event. The end may have made its event already.
-	in.unread = in.ended || in.filled == bufferBytes
-	return n, false
 }
 
 // bytes returns the bytes that nobody has served.

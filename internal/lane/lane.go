@@ -131,19 +131,14 @@ func (l *Lane) Tick(now time.Time) {
 	check := age/checkEvery != l.age.Swap(age)/checkEvery
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tellLongestLocked(age / 60)
-	l.postAllLocked(func(loop *loop) { loop.tick(now, check) })
-}
-
-// tellLongestLocked sets the metric of the longest turn in a minute and the one before.
-func (l *Lane) tellLongestLocked(minute int64) {
-	if minute != l.minute {
+	if minute := age / 60; minute != l.minute {
 		l.minute, l.before, l.longest = minute, l.longest, 0
 	}
 	for i := range l.loops {
 		l.longest = max(l.longest, time.Duration(l.loops[i].longest.Swap(0)))
 	}
-	l.cfg.Metrics.LaneLongestTurn.Set(max(l.longest, l.before).Seconds())
+	l.cfg.Metrics.LaneLongestTurn.Set(max(l.longest, l.before).Seconds()) // of this minute and the one before
+	l.postAllLocked(func(loop *loop) { loop.tick(now, check) })
 }
 
 // checkEvery is how many seconds pass between two checks of all connections. A connection
@@ -213,7 +208,8 @@ func (l *Lane) adopt(nc *listen.Conn) *conn {
 	defer l.mu.Unlock()
 	c.loop = &l.loops[int(l.joined.Add(1))%len(l.loops)]
 	if l.closed || l.draining.Load() || c.loop.open() != nil || c.loop.reserve(c.fd) != nil {
-		c.hangUp()
+		closeFD(fd)
+		c.counted.Leave()
 		return nil
 	}
 	l.cfg.Metrics.LaneConnections.Inc()

@@ -45,7 +45,14 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	// has another copy. So the copy is not for large frames.
 	if len(frames) == 1 && len(lead) == 0 && o.requestID == "" {
 		if f := frames[0]; len(f.Bytes(o.format)) < sharedBytes {
-			return len(f.Bytes(o.format)), o.write(f.Whole(o.headOf(f)))
+			n, head := len(f.Bytes(o.format)), o.head().frames[o.format]
+			if o.gzip {
+				if block, pays := f.Deflated(o.format, o.lane.cfg.Polls.Config().CompressionMinBytes); pays {
+					o.lane.cfg.Metrics.Compressed(n, frame.MemberSize(block))
+					head = o.head().gzipped[o.format]
+				}
+			}
+			return n, o.write(f.Whole(head))
 		}
 	}
 	n := o.size(frames)
@@ -64,17 +71,6 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 // sharedBytes is the size of the smallest part that is written by itself where smaller parts
 // are copied together.
 const sharedBytes = 16 << 10
-
-// headOf returns the head of an answer with f alone.
-func (o *output) headOf(f *frame.Frame) *frame.Head {
-	if o.gzip {
-		if block, pays := f.Deflated(o.format, o.lane.cfg.Polls.Config().CompressionMinBytes); pays {
-			o.lane.cfg.Metrics.Compressed(len(f.Bytes(o.format)), frame.MemberSize(block))
-			return o.head().gzipped[o.format]
-		}
-	}
-	return o.head().frames[o.format]
-}
 
 // size returns the size of frames: of those that may be deflated, their plain size.
 func (o *output) size(frames []*frame.Frame) (bytes int) {

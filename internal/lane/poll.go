@@ -151,19 +151,14 @@ func (c *conn) endPoll(err error) {
 // answered notes that an answer is complete. It is the last on the connection if the lane
 // drains.
 func (c *conn) answered(last bool) {
-	c.endEntry()
+	c.entry.End()
+	c.entry = nil
 	if c.session == nil {
 		c.answer.Forget()
 	}
 	if c.ending == staying && (last || c.lane.draining.Load()) {
 		c.ending = lastAnswer
 	}
-}
-
-// endEntry ends the request's entry in the access log.
-func (c *conn) endEntry() {
-	c.entry.End()
-	c.entry = nil
 }
 
 // A clientContext is a context.Context that is done when the client has left. A

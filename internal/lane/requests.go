@@ -28,7 +28,7 @@ type requests struct {
 	strikes uint8  // how often in a row the lane handed it back after few requests
 }
 
-// serve serves one request, and reports whether it did anything.
+// serve serves the first request in the buffer, and reports whether it did anything.
 func (c *conn) serve() bool {
 	w := &c.requests
 	switch {
@@ -36,20 +36,15 @@ func (c *conn) serve() bool {
 		return false
 	case c.ending == lastAnswer, w.refusal != nil && c.ended:
 		c.ending = closing
+		return true
 	case w.refusal != nil && c.lane.draining.Load():
 		c.answerRefusal()
+		return true
 	case w.refusal != nil || !c.has():
 		return false
-	default:
-		c.serveNext()
 	}
-	return true
-}
-
-// serveNext serves the first request in the buffer.
-func (c *conn) serveNext() {
 	var r parsed
-	switch kind := c.requests.parser.read(c.bytes(), &r); kind {
+	switch kind := w.parser.read(c.bytes(), &r); kind {
 	case pollForm, topicsForm:
 		c.servePoll(kind, &r)
 	case publishForm:
@@ -64,6 +59,7 @@ func (c *conn) serveNext() {
 			c.ending = returning
 		}
 	}
+	return true
 }
 
 // skipEmptyLine skips line ends among the first bytes, and reports whether it found any.
@@ -216,7 +212,7 @@ func (c *conn) writePublished(published wire.Published) {
 	var body [512]byte
 	line := frame.AppendPublished(body[:0], published)
 	s.bytes = append(c.identified(c.head().published.Append(s.bytes, len(line))), line...)
-	_ = c.writeScratch(s) // isFlushed handles a failure
+	_ = c.writeScratch(s) // step handles a failure
 	c.answered(false)
 }
 
@@ -234,35 +230,29 @@ func header(value string) []string {
 	return []string{value}
 }
 
-// accept notes that the lane serves a request, and how many blanks may follow it.
+// accept notes that the lane serves a request, and how many blanks may follow it. It begins
+// the entry in the access log, if the log selects the request.
 func (c *conn) accept(r *parsed, blanks int) {
 	c.requests.served++
 	c.requests.blanks = blanks
 	c.origin, c.requestID = r.fields.originIndex, r.fields.requestID
-	c.beginEntry(r)
+	if e := c.lane.cfg.AccessLog.Begin(); e != nil {
+		c.entry = e
+		e.Begun = c.lane.begun.Add(c.readAt)
+		e.Client, e.Agent, e.RequestID, e.TraceID, e.Way = c.who.Address(), r.fields.agent, r.fields.requestID, observe.TraceID(r.fields.traceparent), "lane"
+		switch r.form {
+		case pollForm:
+			e.Method, e.Route = http.MethodGet, "/v1/sessions/{id}/poll"
+		case topicsForm:
+			e.Method, e.Route = http.MethodGet, "/v1/poll"
+		case publishForm:
+			e.Method, e.Route, e.Topic = http.MethodPost, "/v1/topics/{topic}/messages", string(r.name)
+		}
+	}
 	if !r.fields.isAllowed {
 		c.lane.cfg.Origins.LogRefused(r.fields.origin) // its browser hides the answer
 	}
 	c.consume(r.length)
-}
-
-// beginEntry begins the entry of a request in the access log, if the log selects it.
-func (c *conn) beginEntry(r *parsed) {
-	e := c.lane.cfg.AccessLog.Begin()
-	if e == nil {
-		return
-	}
-	e.Begun = c.lane.begun.Add(c.readAt)
-	e.Client, e.Agent, e.RequestID, e.TraceID, e.Way = c.who.Address(), r.fields.agent, r.fields.requestID, observe.TraceID(r.fields.traceparent), "lane"
-	switch r.form {
-	case pollForm:
-		e.Method, e.Route = http.MethodGet, "/v1/sessions/{id}/poll"
-	case topicsForm:
-		e.Method, e.Route = http.MethodGet, "/v1/poll"
-	case publishForm:
-		e.Method, e.Route, e.Topic = http.MethodPost, "/v1/topics/{topic}/messages", string(r.name)
-	}
-	c.entry = e
 }
 
 // callAside makes a call that waits in a goroutine. Then the loop runs the function that
@@ -316,6 +306,6 @@ func (c *conn) fail(err error) {
 		after += "Connection: close\r\n"
 	}
 	c.entry.Refused(p)
-	_ = c.write(c.identified(listen.ProblemAnswer(p, h.before, after))) // isFlushed handles a failure
+	_ = c.write(c.identified(listen.ProblemAnswer(p, h.before, after))) // step handles a failure
 	c.answered(last)
 }
