@@ -191,30 +191,50 @@ func (a *Answer) Wait(ctx context.Context) (session.State, error) {
 
 // answer writes frames, or ends the poll with err.
 func (a *Answer) answer(frames []*frame.Frame, err error) (session.State, error) {
-	var n int
-	if err == nil {
-		n, err = a.write(frames)
-	}
+	var outcome string
 	if err != nil {
-		a.done(outcomeOf(err))
-		return session.Over, err
-	}
-	a.count(frames, n, a.poll.Fresh())
-	if a.more = a.continues(frames, n); a.more {
+		outcome = outcomeOf(err)
+	} else if outcome, err = a.deliver(frames, a.poll.Fresh()); err == nil && a.more {
 		return session.Continues, nil
 	}
-	a.done(a.outcome(frames))
-	return session.Over, nil
+	a.done(outcome)
+	return session.Over, err
 }
 
-// continues reports whether another part may follow a part with n bytes of frames.
-func (a *Answer) continues(frames []*frame.Frame, n int) bool {
+// deliver writes frames and counts them. If the poll waited for them, it measures the latency
+// of some. It notes whether another part may follow, and returns the outcome of the poll if
+// none does.
+func (a *Answer) deliver(frames []*frame.Frame, waited bool) (outcome string, err error) {
+	n, err := a.write(frames)
+	a.more = a.mode == Stream
 	if a.mode == Multiple {
 		a.limit.Bytes -= n
-		return a.begun && len(frames) > 0 && a.limit.Bytes > 0 && time.Since(a.server.made) < a.until
+		a.more = a.begun && len(frames) > 0 && a.limit.Bytes > 0 && time.Since(a.server.made) < a.until
 	}
-	return a.mode == Stream
+	switch {
+	case err != nil:
+		return outcomeOf(err), err
+	case len(frames) > 0:
+		a.meter.Wrote(len(frames), n)
+	case !a.begun:
+		return outcomeEmpty, nil
+	}
+	if waited && len(frames) > 0 && frames[0].Gap() == nil {
+		accepted := frames[0].Accepted()
+		if rand.Uint32()%latencySample == 0 {
+			a.meter.Waited(time.Since(accepted))
+		}
+		// A message that was accepted before the poll or stream began came from the history.
+		if a.server.traces != nil && accepted.After(a.server.made.Add(a.begin)) {
+			a.server.traces.Delivered(frames[0].Position(), accepted, a.meter.Name)
+		}
+	}
+	return outcomeFrames, nil
 }
+
+// latencySample is of how many writes one is measured. Reading the clock for each write
+// would show in a broadcast's profile.
+const latencySample = 16
 
 // patience returns how long the poll waits for the next frames.
 func (a *Answer) patience(now time.Time) time.Duration {
@@ -260,13 +280,7 @@ func (a *Answer) write(frames []*frame.Frame) (int, error) {
 
 // HandOver implements session.Outlet. The sink's owner handles a failed write.
 func (a *Answer) HandOver(frames []*frame.Frame) session.State {
-	n, err := a.write(frames)
-	outcome := outcomeGone
-	if err == nil {
-		outcome = a.outcome(frames)
-		a.count(frames, n, true)
-	}
-	a.more = a.continues(frames, n)
+	outcome, err := a.deliver(frames, true)
 	stuck := err != nil || a.lot.Blocked()
 	switch {
 	case a.begun: // the owner waits for the next part: sessions sweep too seldom to time it
@@ -338,34 +352,3 @@ func (a *Answer) EndStream(err error) error {
 	_, err = a.to.Send(a.events.edge(a.format, wire.Content{End: limit.Spread(problem)}), nil)
 	return err
 }
-
-// outcome returns the outcome of a poll whose last part has these frames.
-func (a *Answer) outcome(frames []*frame.Frame) string {
-	if len(frames) == 0 && !a.begun {
-		return outcomeEmpty
-	}
-	return outcomeFrames
-}
-
-// count counts frames that were written. If the poll waited for them, count measures the
-// latency of some.
-func (a *Answer) count(frames []*frame.Frame, n int, waited bool) {
-	if len(frames) == 0 {
-		return
-	}
-	a.meter.Wrote(len(frames), n)
-	if !waited || frames[0].Gap() != nil {
-		return
-	}
-	if rand.Uint32()%latencySample == 0 {
-		a.meter.Waited(time.Since(frames[0].Accepted()))
-	}
-	// A message that was accepted before the poll or stream began came from the history.
-	if a.server.traces != nil && frames[0].Accepted().After(a.server.made.Add(a.begin)) {
-		a.server.traces.Delivered(frames[0].Position(), frames[0].Accepted(), a.meter.Name)
-	}
-}
-
-// latencySample is of how many writes one is measured. Reading the clock for each write
-// would show in a broadcast's profile.
-const latencySample = 16
