@@ -148,13 +148,3 @@ func (p *Poll) withinWindowLocked(limit broker.Limit) broker.Limit {
 // slideBy is how many frames leave a full window at a time: to move the list for each
 // frame would cost more than to send the frame.
 func slideBy(window int) int { return max(1, window/8) }
-
-// slideLocked makes room for one more frame in a window that slides.
-func (p *Poll) slideLocked() {
-	s := p.session
-	if most := s.config().Unacked; p.acking == AcksLater && len(s.unacked) >= most {
-		n := len(s.unacked) - most + slideBy(most)
-		s.ackOldestLocked(n)
-		p.resent -= n
-	}
-}

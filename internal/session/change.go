@@ -35,11 +35,14 @@ func (s *Session) Change(add []wire.Start, remove []string, allowed func(g *auth
 	if s.ended != nil {
 		return nil, s.ended
 	}
-	if err := c.checkAllowedLocked(allowed); err != nil {
-		return nil, err
+	g := s.grant.Load() // while the names are joined: Renew waits, and then ends what it does not permit
+	for _, start := range add {
+		if allowed != nil && !allowed(g, start.Topic) {
+			return nil, problem.New(wire.CodeForbidden, `renew the session first: send PATCH or {"auth":"…"} with a newer token`,
+				"the session's current token does not permit subscribing to %s", wire.Quote(start.Topic))
+		}
 	}
-	c.planRemovalsLocked(remove)
-	c.planAdditionsLocked()
+	c.planLocked(remove)
 	if err := c.joinLocked(); err != nil {
 		c.undoLocked()
 		return nil, err
@@ -114,19 +117,6 @@ func (c *change) check(remove []string) error {
 	return nil
 }
 
-// checkAllowedLocked asks about the grant that the session has while the names are joined:
-// Renew waits, and then ends what it does not permit.
-func (c *change) checkAllowedLocked(allowed func(g *auth.Grant, name string) bool) error {
-	g := c.session.grant.Load()
-	for _, start := range c.add {
-		if allowed != nil && !allowed(g, start.Topic) {
-			return problem.New(wire.CodeForbidden, `renew the session first: send PATCH or {"auth":"…"} with a newer token`,
-				"the session's current token does not permit subscribing to %s", wire.Quote(start.Topic))
-		}
-	}
-	return nil
-}
-
 func checkName(name string) error {
 	if err := wire.CheckPattern(name); err != nil {
 		return problem.New(wire.CodeInvalidTopic, "see PROTOCOL.md for the rules of names", "%v", err)
@@ -162,10 +152,10 @@ func (c *change) matchResumed() {
 	}
 }
 
-// planRemovalsLocked decides what leaves. A named topic that is removed stays, unnamed, if
-// a remaining pattern matches it. The topics of a removed pattern leave unless they are
-// named or another pattern matches them.
-func (c *change) planRemovalsLocked(remove []string) {
+// planLocked decides what leaves, and which patterns are new. A named topic that is removed
+// stays, unnamed, if a remaining pattern matches it. The topics of a removed pattern leave
+// unless they are named or another pattern matches them.
+func (c *change) planLocked(remove []string) {
 	s := c.session
 	c.patterns = maps.Clone(s.patterns)
 	for _, name := range remove {
@@ -175,7 +165,7 @@ func (c *change) planRemovalsLocked(remove []string) {
 		sub := s.subs.get(name)
 		switch {
 		case sub == nil || !sub.named:
-		case !c.added[name] && c.matches(name):
+		case !c.added[name] && anyMatches(c.patterns, name):
 			c.unnamed = append(c.unnamed, sub)
 		default:
 			c.leaving[name] = true
@@ -183,16 +173,11 @@ func (c *change) planRemovalsLocked(remove []string) {
 	}
 	if len(c.patterns) < len(s.patterns) {
 		for topic, sub := range s.subs.all() {
-			if !sub.named && !c.matches(topic) {
+			if !sub.named && !anyMatches(c.patterns, topic) {
 				c.leaving[topic] = true
 			}
 		}
 	}
-}
-
-// planAdditionsLocked decides which patterns are new.
-func (c *change) planAdditionsLocked() {
-	s := c.session
 	for _, start := range c.add {
 		switch {
 		case wire.IsPattern(start.Topic):
@@ -209,9 +194,9 @@ func (c *change) planAdditionsLocked() {
 	}
 }
 
-// matches reports whether one of the planned patterns matches the topic.
-func (c *change) matches(topic string) bool {
-	for name := range c.patterns {
+// anyMatches reports whether one of the patterns matches the topic.
+func anyMatches(patterns map[string]*pattern, topic string) bool {
+	for name := range patterns {
 		if wire.Matches(name, topic) {
 			return true
 		}
@@ -272,7 +257,7 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 		}
 		return c.addFresh(sub), nil
 	}
-	sub := newSubscription(s, start, !c.matches(start.Topic))
+	sub := newSubscription(s, start, !anyMatches(c.patterns, start.Topic))
 	j, err := s.registry.broker.Join(start, sub, sub.named)
 	if err != nil {
 		return wire.Position{}, err

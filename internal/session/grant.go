@@ -73,21 +73,11 @@ func (s *Session) forbidPatternsLocked(allowed func(name string) bool) {
 		return
 	}
 	for topic, sub := range s.subs.all() {
-		if !sub.named && !s.matchesLocked(topic) {
+		if !sub.named && !anyMatches(s.patterns, topic) {
 			s.forbidTopicLocked(sub, false)
 		}
 	}
 	s.notices = slices.DeleteFunc(s.notices, func(n notice) bool { return n.sub.dropped })
-}
-
-// matchesLocked reports whether one of the session's patterns matches a topic.
-func (s *Session) matchesLocked(topic string) bool {
-	for name := range s.patterns {
-		if wire.Matches(name, topic) {
-			return true
-		}
-	}
-	return false
 }
 
 // forbidTopicLocked ends a subscription. Messages that are not acked are not sent again.

@@ -46,7 +46,7 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	}
 	// Fast path: a poll is parked on its connection, and no other frames precede these.
 	if s.parked != nil && !s.hasBacklogLocked() && (!large || s.parked.outlet.Encoding() == encoding) {
-		frames = frames[s.deliverLocked(sub, frames, now):]
+		frames = frames[s.handOverLocked(sub, frames, now):]
 		if sub.dropped {
 			return // the stateless poll has its answer
 		}

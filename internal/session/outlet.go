@@ -121,29 +121,22 @@ func (s *Session) wakeParkedLocked() {
 	}
 }
 
-// deliverLocked hands the first frames to the parked poll's outlet, as many as one answer
-// takes, and returns how many.
-func (s *Session) deliverLocked(sub *subscription, frames []*frame.Frame, now time.Time) int {
+// handOverLocked hands the first frames to the parked poll's outlet, as many as one answer
+// takes, and returns how many. Without frames it continues or ends a poll that has timed out.
+func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now time.Time) (n int) {
 	p := s.parked
 	limit := p.withinWindowLocked(p.limit)
-	n := 0
 	for n < len(frames) && !frames[n].Expired(now) && limit.Take(frames[n], n == 0) {
 		sub.cursor = frames[n].Position().Offset
 		sub.last = sub.cursor
 		p.noteSentLocked(sub, frames[n])
 		n++
 	}
-	if n > 0 {
-		s.handOverLocked(frames[:n], now)
+	if n == 0 && len(frames) > 0 {
+		return 0
 	}
-	return n
-}
-
-// handOverLocked calls HandOver of the parked poll, with or without frames.
-func (s *Session) handOverLocked(frames []*frame.Frame, now time.Time) {
-	p := s.parked
 	p.notePatternsLocked()
-	switch p.outlet.HandOver(frames) {
+	switch p.outlet.HandOver(frames[:n]) {
 	case Parked:
 		s.timeOutAtLocked(now.Add(p.wait))
 	case Over:
@@ -156,4 +149,5 @@ func (s *Session) handOverLocked(frames []*frame.Frame, now time.Time) {
 	case Continues:
 		s.wakeParkedLocked()
 	}
+	return n
 }

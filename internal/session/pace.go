@@ -16,14 +16,6 @@ type pace struct {
 // paceBytes is what a pace takes, with its timer.
 const paceBytes = 224
 
-// newPace returns a pace, or nil if every message may be read at once.
-func newPace(every time.Duration) *pace {
-	if every <= 0 {
-		return nil
-	}
-	return &pace{every: every}
-}
-
 // readLocked notes that the round has read up to the subscription's cursor, and reports
 // whether it continues. A round that begins ends at the present head.
 func (p *pace) readLocked(sub *subscription, head uint64, now time.Time) (more bool) {

@@ -65,24 +65,27 @@ type Client interface{ Left() bool }
 // Done.
 //
 // A poll that begins replaces the session's poll, if any. Of two polls, the one whose
-// request arrived later wins, unless its client has left. A poll that loses to the present
+// request arrived later wins, unless its client has left: a client may abandon a poll and
+// send another on a new connection, and the daemon may read the two in either order. A poll that loses to the present
 // one gets the problem poll_replaced, or context.Canceled if its client has left. Other
 // errors are stale_ack, ack_beyond_sent and token_expired, which change nothing, and the
 // problem with which the session ended.
 func (p *Poll) Begin(s *Session, ack uint64, acking Acking, a Arrival, now time.Time) error {
+	if a.At.IsZero() {
+		a.At = now
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
+	switch present := s.poll; {
 	case s.ended != nil:
 		return s.ended
 	case s.grant.Load().HasExpired(now):
 		return expiredProblem
-	}
-	if a.At.IsZero() {
-		a.At = now
-	}
-	if err := s.mayReplaceLocked(a); err != nil {
-		return err
+	case present == nil:
+	case hasLeft(a.Client):
+		return context.Canceled
+	case present.arrived > a.At.Sub(s.opened) && !hasLeft(present.client):
+		return replacedProblem
 	}
 	if s.acks {
 		if err := s.ackLocked(ack); err != nil {
@@ -105,21 +108,6 @@ func (p *Poll) Begin(s *Session, ack uint64, acking Acking, a Arrival, now time.
 		p.acks = make(chan struct{}, 1)
 	}
 	s.poll, s.active = p, now.Sub(s.opened)
-	return nil
-}
-
-// mayReplaceLocked returns an error if the session's poll wins against one with the given
-// arrival. A client may abandon a poll and send another on a new connection, and the
-// daemon may read the two in either order.
-func (s *Session) mayReplaceLocked(a Arrival) error {
-	switch {
-	case s.poll == nil:
-		return nil
-	case hasLeft(a.Client):
-		return context.Canceled
-	case s.poll.arrived > a.At.Sub(s.opened) && !hasLeft(s.poll.client):
-		return replacedProblem
-	}
 	return nil
 }
 

@@ -149,7 +149,7 @@ func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.parked != nil && s.due <= now.Sub(s.opened) {
-		s.handOverLocked(nil, now)
+		s.handOverLocked(nil, nil, now)
 	}
 	switch {
 	case s.parked != nil:

@@ -35,7 +35,11 @@ type subscription struct {
 }
 
 func newSubscription(s *Session, start wire.Start, named bool) *subscription {
-	return &subscription{session: s, named: named, pace: newPace(start.Every)}
+	sub := &subscription{session: s, named: named}
+	if start.Every > 0 {
+		sub.pace = &pace{every: start.Every}
+	}
+	return sub
 }
 
 // begin sets where the subscription begins. No offer sees it earlier: the session's mu is

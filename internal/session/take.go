@@ -287,7 +287,11 @@ func (p *Poll) noteSentLocked(sub *subscription, f *frame.Frame) {
 		sub.releaseTopicLocked()
 		return
 	}
-	p.slideLocked()
+	if most := s.config().Unacked; p.acking == AcksLater && len(s.unacked) >= most { // the window slides
+		n := len(s.unacked) - most + slideBy(most)
+		s.ackOldestLocked(n)
+		p.resent -= n
+	}
 	s.unacked = append(s.unacked, sent{sub: sub, offset: sub.sentTo.Offset, gap: f.Gap()})
 	p.resent++
 }
