@@ -93,7 +93,13 @@ func (c *Conn) Read(b []byte) (int, error) {
 		}
 		return n, nil
 	}
-	n, err := c.readInTime(b)
+	n, err := c.Conn.Read(b)
+	isLate := err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.recalled.Load()
+	if isLate && c.askSystem(isReadable) && c.Conn.SetReadDeadline(time.Now().Add(unreadPause)) == nil {
+		// Bytes that a busy daemon has not read before the deadline came in time.
+		n, err = c.Conn.Read(b)
+		isLate = errors.Is(err, os.ErrDeadlineExceeded) && !c.recalled.Load()
+	}
 	if n > 0 {
 		if c.lastRead.Swap(max(1, int64(time.Since(c.accepted)))) == dismissed {
 			c.lastRead.Store(dismissed)
@@ -107,7 +113,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 			c.heard.Store(true)
 		}
 	}
-	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.recalled.Load() {
+	if isLate {
 		c.endLate()
 	}
 	return n, err
@@ -115,16 +121,6 @@ func (c *Conn) Read(b []byte) (int, error) {
 
 // unreadPause is how long a read may take when the deadline has passed but the bytes are here.
 const unreadPause = time.Second
-
-// readInTime reads. Bytes that a busy daemon has not read before the deadline came in time.
-func (c *Conn) readInTime(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.recalled.Load() && c.askSystem(isReadable) &&
-		c.Conn.SetReadDeadline(time.Now().Add(unreadPause)) == nil {
-		return c.Conn.Read(b)
-	}
-	return n, err
-}
 
 // endLate counts a client that did not send in time what the daemon waits for.
 func (c *Conn) endLate() {
@@ -158,9 +154,6 @@ func (c *Conn) askSystem(is func(fd int) bool) bool {
 	err = raw.Control(func(fd uintptr) { yes = is(int(fd)) })
 	return yes || errors.Is(err, net.ErrClosed)
 }
-
-// isSilent reports whether the client never sent a byte. Bytes that nobody has read yet count too.
-func (c *Conn) isSilent() bool { return c.lastRead.Load() == 0 && !c.askSystem(isReadable) }
 
 // dismissed is lastRead of a connection that dismiss has closed.
 const dismissed = -1

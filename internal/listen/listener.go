@@ -113,29 +113,28 @@ const unsentBytes = 32 << 10
 
 // open returns the socket of cfg.Sockets, or binds one.
 func open(cfg Config) (socket, error) {
-	s := cfg.Sockets.take(cfg.Name)
-	if s == nil {
-		return bind(cfg)
+	var err error
+	s := cfg.Sockets[cfg.Name]
+	delete(cfg.Sockets, cfg.Name)
+	path, isUnix := strings.CutPrefix(cfg.Address, UnixPrefix)
+	switch {
+	case s != nil:
+		if err := check(s, cfg); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	case isUnix:
+		s, err = bindUnix(path, cfg.SocketMode)
+	default:
+		s, err = listenTCP(cfg.Address, nil)
 	}
-	if err := check(s, cfg); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	if tcp, ok := s.(syscall.Conn); ok {
-		setOptions(tcp, cfg)
-	}
-	return s, nil
-}
-
-func bind(cfg Config) (socket, error) {
-	if path, ok := strings.CutPrefix(cfg.Address, UnixPrefix); ok {
-		return bindUnix(path, cfg.SocketMode)
-	}
-	tcp, err := listenTCP(cfg.Address, nil)
 	if err != nil {
 		return nil, err
 	}
-	setOptions(tcp, cfg)
-	return tcp, nil
+	if tcp, ok := s.(syscall.Conn); ok { // its connections inherit these options; on a Unix socket they do nothing
+		setOption(tcp, userTimeout, int((cfg.WriteTimeout + unackedMargin).Milliseconds()))
+		setOption(tcp, notSentLowat, unsentBytes)
+	}
+	return s, nil
 }
 
 // listenTCP binds a TCP socket. control may be nil; see net.ListenConfig.
@@ -147,13 +146,6 @@ func listenTCP(address string, control func(network, address string, c syscall.R
 		return nil, err
 	}
 	return l.(*net.TCPListener), nil //nolint:forcetypeassert // it is what listens on "tcp"
-}
-
-// setOptions sets the options of a TCP socket that its connections inherit. On a Unix socket it
-// does nothing.
-func setOptions(tcp syscall.Conn, cfg Config) {
-	setOption(tcp, userTimeout, int((cfg.WriteTimeout + unackedMargin).Milliseconds()))
-	setOption(tcp, notSentLowat, unsentBytes)
 }
 
 // Addr implements net.Listener.
@@ -216,7 +208,8 @@ func (l *Listener) AwaitRequests(ctx context.Context, grace time.Duration, why *
 	defer cancel()
 	l.awaitNone(first, func(*Conn) bool { return true })
 	l.fresh.Range(func(key, _ any) bool {
-		if c := key.(*Conn); c.isSilent() {
+		c := key.(*Conn)
+		if c.lastRead.Load() == 0 && !c.askSystem(isReadable) { // bytes that nobody has read yet count too
 			c.dismiss(why)
 		}
 		return true

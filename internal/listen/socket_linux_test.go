@@ -18,7 +18,7 @@ import (
 
 // Connections inherit the user timeout and keep-alive from their listener.
 func TestTheKernelGivesUpClientsThatVanish(t *testing.T) {
-	l, err := bind(Config{Address: "127.0.0.1:0", WriteTimeout: 30 * time.Second})
+	l, err := open(Config{Address: "127.0.0.1:0", WriteTimeout: 30 * time.Second})
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	client, err := net.Dial("tcp", l.Addr().String())
@@ -41,7 +41,7 @@ func TestTheKernelGivesUpClientsThatVanish(t *testing.T) {
 
 // The kernel does not buffer megabytes for a client that does not read.
 func TestTheKernelBuffersLittleForASlowReader(t *testing.T) {
-	l, err := bind(Config{Address: "127.0.0.1:0", WriteTimeout: time.Minute})
+	l, err := open(Config{Address: "127.0.0.1:0", WriteTimeout: time.Minute})
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	client, err := net.Dial("tcp", l.Addr().String())

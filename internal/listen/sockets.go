@@ -64,13 +64,6 @@ func (s Sockets) inherit(name string, f *os.File) error {
 	return nil
 }
 
-// take removes the socket of a name from s, and returns it; nil: there is none.
-func (s Sockets) take(name string) socket {
-	l := s[name]
-	delete(s, name)
-	return l
-}
-
 // Unused returns an error if a socket is left that no listener has taken.
 func (s Sockets) Unused() error {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
