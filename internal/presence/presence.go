@@ -77,8 +77,6 @@ type counts struct{ members, anonymous int }
 // with neither is no member.
 type identity struct{ subject, client string }
 
-func identityOf(m wire.Member) identity { return identity{m.Subject, m.Client} }
-
 // A member is on a topic from its first session on until it has had none for the grace.
 type member struct {
 	identity
@@ -95,13 +93,9 @@ const (
 	calm  = 400
 )
 
-// key returns the key of the member's messages, of at most 193 bytes. A client's name has no
-// slash.
-func (i identity) key() string { return i.subject + "/" + i.client }
-
 // Joined implements session.Presence.
 func (p *Members) Joined(topic string, of wire.Member) {
-	who := identityOf(of)
+	who := identity{of.Subject, of.Client}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.audienceLocked(topic)
@@ -114,7 +108,7 @@ func (p *Members) Joined(topic string, of wire.Member) {
 	switch {
 	case m == nil:
 		m = &member{identity: who}
-		m.Key = who.key()
+		m.Key = who.subject + "/" + who.client // at most 193 bytes; a client's name has no slash
 		m.Member = of
 		m.Since = time.Now().UnixMilli()
 		a.members[who] = m
@@ -129,7 +123,7 @@ func (p *Members) Joined(topic string, of wire.Member) {
 
 // Left implements session.Presence.
 func (p *Members) Left(topic string, of wire.Member) {
-	who := identityOf(of)
+	who := identity{of.Subject, of.Client}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.audiences[topic]
