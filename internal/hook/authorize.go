@@ -136,7 +136,7 @@ func (a *about) question(s Subscribing) []byte {
 	if len(q.Topics)+len(q.Patterns) == 0 {
 		return nil
 	}
-	return q.marshal()
+	return encode(q)
 }
 
 // selects reports whether the application is asked about a topic, or about any of the

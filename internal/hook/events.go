@@ -1,11 +1,9 @@
 package hook
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -363,15 +361,11 @@ const maxBackOff = time.Minute
 //
 //	{"type":"events","daemon":"…","events":[{"type":"session_opened","time":1774000000000,"session":17,"principal":"ann"}]}
 func (e *Events) body(batch []event) []byte {
-	var body bytes.Buffer
-	enc := json.NewEncoder(&body)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(struct {
+	return encode(struct {
 		Type   string  `json:"type"`
 		Daemon string  `json:"daemon"`
 		Events []event `json:"events"`
-	}{wire.HookEvents, e.daemon, batch}) // never fails: the members are strings and numbers
-	return body.Bytes()
+	}{wire.HookEvents, e.daemon, batch})
 }
 
 // post makes one attempt. Any status from 200 to 299 is success.
