@@ -254,23 +254,18 @@ func (c *Conversation) Due() time.Time {
 	case c.state == opening:
 		return c.due
 	}
-	silent := c.silentDue()
+	var silent time.Time // when a WebSocket client has been silent for too long; a TCP client may be
+	switch {
+	case c.format == frame.CBOR:
+	case !c.asked.IsZero():
+		silent = c.asked.Add(answerTimeout)
+	default:
+		silent = c.heard.Add(2 * c.server.config().Heartbeat)
+	}
 	if silent.IsZero() || !c.restDue.IsZero() && c.restDue.Before(silent) {
 		return c.restDue
 	}
 	return silent
-}
-
-// silentDue returns when a WebSocket client has been silent for too long. A TCP client may
-// be silent for any time.
-func (c *Conversation) silentDue() time.Time {
-	switch {
-	case c.format == frame.CBOR:
-		return time.Time{}
-	case !c.asked.IsZero():
-		return c.asked.Add(answerTimeout)
-	}
-	return c.heard.Add(2 * c.server.config().Heartbeat)
 }
 
 // Overdue handles a time-out. It does nothing before Due.

@@ -95,7 +95,18 @@ func (s *socket) readFrame(b []byte) (n int, in incoming, err error) {
 		return n, incoming{}, nil
 	}
 	s.inside = false
-	in, err = s.frameEnded()
+	switch code := s.head.OpCode; {
+	case code == ws.OpPing:
+		in.answer = ws.MustCompileFrame(ws.NewPongFrame(s.control))
+	case code == ws.OpPong:
+	case code == ws.OpClose:
+		in, err = s.closed()
+	case s.head.Fin:
+		s.state = s.state.Clear(ws.StateFragmented)
+		in, err = s.whole()
+	default:
+		s.state = s.state.Set(ws.StateFragmented)
+	}
 	return n, in, err
 }
 
@@ -151,24 +162,6 @@ func (s *socket) readHead(b []byte) (int, error) {
 
 func badSocket(err error) *wire.Problem {
 	return problem.New(wire.CodeInvalidRequest, "use a WebSocket client that follows RFC 6455", "the bytes are not valid WebSocket frames: %v", err)
-}
-
-// frameEnded handles a complete frame.
-func (s *socket) frameEnded() (incoming, error) {
-	switch s.head.OpCode {
-	case ws.OpPing:
-		return incoming{answer: ws.MustCompileFrame(ws.NewPongFrame(s.control))}, nil
-	case ws.OpPong:
-		return incoming{}, nil
-	case ws.OpClose:
-		return s.closed()
-	}
-	if !s.head.Fin {
-		s.state = s.state.Set(ws.StateFragmented)
-		return incoming{}, nil
-	}
-	s.state = s.state.Clear(ws.StateFragmented)
-	return s.whole()
 }
 
 // keptMessage is the largest buffer that is kept for the next message.
