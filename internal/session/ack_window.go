@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -143,6 +144,29 @@ func (p *Poll) withinWindowLocked(limit broker.Limit) broker.Limit {
 		limit.Frames = min(limit.Frames, most-len(s.unacked))
 	}
 	return limit
+}
+
+// noteSentLocked gives f its number. It is called before f is written.
+func (p *Poll) noteSentLocked(sub *subscription, f *frame.Frame) {
+	s := p.session
+	s.sent++
+	sub.sentTo = f.Position()
+	if f.Gap() != nil {
+		s.registry.metrics.Gaps.WithLabelValues(string(f.Gap().Reason)).Inc()
+	}
+	if p.acking == Trusted {
+		s.acked++ // resend came first, so no older frame is unacked
+		sub.ackedTo = sub.sentTo
+		sub.releaseTopicLocked()
+		return
+	}
+	if most := s.config().Unacked; p.acking == AcksLater && len(s.unacked) >= most { // the window slides
+		n := len(s.unacked) - most + slideBy(most)
+		s.ackOldestLocked(n)
+		p.resent -= n
+	}
+	s.unacked = append(s.unacked, sent{sub: sub, offset: sub.sentTo.Offset, gap: f.Gap()})
+	p.resent++
 }
 
 // slideBy is how many frames leave a full window at a time: to move the list for each

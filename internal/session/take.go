@@ -272,26 +272,3 @@ func (c *collector) read(sub *subscription, n int) {
 	c.frames = append(c.frames, frames...)
 	sub.releaseTopicLocked()
 }
-
-// noteSentLocked gives f its number. It is called before f is written.
-func (p *Poll) noteSentLocked(sub *subscription, f *frame.Frame) {
-	s := p.session
-	s.sent++
-	sub.sentTo = f.Position()
-	if f.Gap() != nil {
-		s.registry.metrics.Gaps.WithLabelValues(string(f.Gap().Reason)).Inc()
-	}
-	if p.acking == Trusted {
-		s.acked++ // resend came first, so no older frame is unacked
-		sub.ackedTo = sub.sentTo
-		sub.releaseTopicLocked()
-		return
-	}
-	if most := s.config().Unacked; p.acking == AcksLater && len(s.unacked) >= most { // the window slides
-		n := len(s.unacked) - most + slideBy(most)
-		s.ackOldestLocked(n)
-		p.resent -= n
-	}
-	s.unacked = append(s.unacked, sent{sub: sub, offset: sub.sentTo.Offset, gap: f.Gap()})
-	p.resent++
-}
