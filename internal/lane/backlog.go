@@ -1,8 +1,6 @@
 package lane
 
 import (
-	"bytes"
-
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
@@ -74,26 +72,6 @@ func (o *output) keep(p part, skip int) {
 		return
 	}
 	w.runs = append(w.runs, run{bytes: p.bytes[skip:], frame: p.frame, shape: p.shape})
-}
-
-// keepRest keeps the bytes of a scratch from an index on. The scratch can be reused.
-func (o *output) keepRest(s *scratch, from int) {
-	for i, p := range s.parts {
-		begin := s.starts[i]
-		end := begin + len(p.bytes)
-		if end <= from {
-			continue
-		}
-		if begin > from {
-			o.keep(part{bytes: bytes.Clone(s.bytes[from:begin])}, 0)
-			from = begin
-		}
-		o.keep(p, from-begin)
-		from = end
-	}
-	if from < len(s.bytes) {
-		o.keep(part{bytes: bytes.Clone(s.bytes[from:])}, 0)
-	}
 }
 
 // add changes the numbers of bytes that wait.

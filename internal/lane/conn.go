@@ -230,7 +230,14 @@ func (c *conn) await(what waitKind) {
 		return
 	}
 	c.waitsFor = what
-	c.due = c.lane.age.Load() + c.lane.patience(what)
+	most := Idle
+	switch what {
+	case waitRest:
+		most = restTimeout
+	case waitSpace:
+		most = c.lane.cfg.Polls.Config().WriteTimeout
+	}
+	c.due = c.lane.age.Load() + max(1, int64(most/time.Second))
 	if what == waitFrame && c.talk != nil {
 		if at := c.talk.Due(); !at.IsZero() {
 			c.due = min(c.due, int64(at.Sub(c.lane.begun)/time.Second))

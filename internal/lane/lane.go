@@ -105,18 +105,6 @@ func New(cfg Config) *Lane {
 	return l
 }
 
-// patience returns for how many seconds a connection may wait, at least one.
-func (l *Lane) patience(what waitKind) int64 {
-	bound := Idle
-	switch what {
-	case waitRest:
-		bound = restTimeout
-	case waitSpace:
-		bound = l.cfg.Polls.Config().WriteTimeout
-	}
-	return max(1, int64(bound/time.Second))
-}
-
 // Listener returns the listener of connections that the lane hands back. The http.Server
 // must serve it too, with listen.NewContext as its ConnContext.
 func (l *Lane) Listener() net.Listener { return l.back }

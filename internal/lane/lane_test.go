@@ -25,7 +25,9 @@ func TestReloadChangesOnlyTheWriteTimeout(t *testing.T) {
 		for what, want := range map[waitKind]time.Duration{
 			waitTurn: Idle, waitFrame: Idle, waitRequest: Idle, waitRest: restTimeout, waitSpace: timeout,
 		} {
-			require.EqualValues(t, want/time.Second, l.patience(what))
+			c := &conn{output: output{lane: l}}
+			c.await(what)
+			require.EqualValues(t, want/time.Second, c.due)
 		}
 	}
 }

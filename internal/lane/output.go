@@ -182,38 +182,46 @@ var lastChunk = []byte("0\r\n\r\n")
 // write writes bytes that belong to this client and do not change any more.
 func (o *output) write(b []byte) error { return o.writePart(part{bytes: b}) }
 
-// writePart writes a part. The bytes that the client does not take become backlog.
-func (o *output) writePart(p part) error {
-	n, err := o.putUnlessBlocked(p.bytes)
-	if n < len(p.bytes) && err == nil {
-		o.keep(p, n)
-	}
-	return err
-}
+// writePart writes a part.
+func (o *output) writePart(p part) error { return o.writeParts(p.bytes, []part{p}, []int{0}) }
 
-// writeScratch writes a scratch and empties it, as writePart does.
+// writeScratch writes a scratch and empties it.
 func (o *output) writeScratch(s *scratch) error {
 	if len(s.bytes) == 0 {
 		return nil
 	}
-	n, err := o.putUnlessBlocked(s.bytes)
-	if n < len(s.bytes) && err == nil {
-		o.keepRest(s, n)
-	}
+	err := o.writeParts(s.bytes, s.parts, s.starts)
 	s.empty()
 	return err
 }
 
-func (o *output) putUnlessBlocked(b []byte) (n int, err error) {
+// writeParts writes b. The bytes that the client does not take become backlog: of the parts,
+// which begin at starts, references, and of what is between them, copies.
+func (o *output) writeParts(b []byte, parts []part, starts []int) error {
+	from := 0
 	if !o.Blocked() {
-		n = o.put(b)
+		from = o.put(b)
 	}
 	if o.failed {
-		err = errGone
-	} else {
-		o.entry.Wrote(len(b))
+		return errGone
 	}
-	return n, err
+	o.entry.Wrote(len(b))
+	for i := 0; i < len(parts) && from < len(b); i++ {
+		begin, end := starts[i], starts[i]+len(parts[i].bytes)
+		if end <= from {
+			continue
+		}
+		if begin > from {
+			o.keep(part{bytes: bytes.Clone(b[from:begin])}, 0)
+			from = begin
+		}
+		o.keep(parts[i], from-begin)
+		from = end
+	}
+	if from < len(b) {
+		o.keep(part{bytes: bytes.Clone(b[from:])}, 0)
+	}
+	return nil
 }
 
 // atOnceBytes is about how many bytes one write has.
