@@ -332,7 +332,7 @@ func (c *conn) CutOff() {
 // that nobody has served.
 type input struct {
 	buf    *[bufferBytes]byte // nil: empty
-	filled int                // how many bytes of buf are filled
+	filled int                // how many bytes of buf are filled: those that nobody has served
 	readAt time.Duration      // when the last of them were read, after lane.begun
 
 	unread  bool // the socket may have more bytes
@@ -352,12 +352,6 @@ func (in *input) prefill(b []byte) {
 		in.filled = copy(in.buf[:], b)
 	}
 }
-
-// bytes returns the bytes that nobody has served.
-func (in *input) bytes() []byte { return in.buf[:in.filled] }
-
-// has reports whether a whole request, or piece of a conversation, may be there.
-func (in *input) has() bool { return in.filled > 0 && !in.partial }
 
 func (in *input) release() {
 	if in.buf != nil {

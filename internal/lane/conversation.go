@@ -78,8 +78,8 @@ func (c *conn) converse() bool {
 		t.letFinish()
 	case t.HasEnded():
 		return c.linger()
-	case !t.Busy() && c.has():
-		n, a := t.Receive(c.bytes(), c.lane.now())
+	case !t.Busy() && c.filled > 0 && !c.partial:
+		n, a := t.Receive(c.buf[:c.filled], c.lane.now())
 		c.consume(n)
 		c.partial = n == 0
 		c.act(a)

@@ -44,7 +44,7 @@ func (c *conn) handBack() {
 	if w.served >= worthwhile {
 		w.strikes = 0
 	}
-	ahead := bytes.Clone(c.bytes())
+	ahead := bytes.Clone(c.buf[:c.filled])
 	c.release()
 	c.lane.cfg.Metrics.LaneReturned.Inc()
 	c.lane.running.Go(func() {

@@ -56,7 +56,7 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 		}
 	}
 	n := o.size(frames)
-	s := takeScratch()
+	s := scratches.Get().(*scratch)
 	defer s.free()
 	if o.gzip {
 		if m := frame.TakeGzipMember(o.format, o.lane.cfg.Polls.Config().CompressionMinBytes, lead, frames); m != nil {
@@ -110,7 +110,7 @@ func (o *output) Send(lead []byte, frames []*frame.Frame) (int, error) {
 		}
 		return n, o.writePart(o.part(frames[0], in))
 	}
-	s := takeScratch()
+	s := scratches.Get().(*scratch)
 	defer s.free()
 	if o.bare {
 		s.bytes = append(s.bytes, lead...)
@@ -261,7 +261,7 @@ func (o *output) Blocked() bool { return o.backlog != nil }
 // flush writes the backlog until the client takes no more now.
 func (o *output) flush() {
 	for o.Blocked() {
-		s := takeScratch()
+		s := scratches.Get().(*scratch)
 		b := o.next(s)
 		n := o.put(b)
 		s.free()
@@ -283,8 +283,6 @@ type scratch struct {
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
-
-func takeScratch() *scratch { return scratches.Get().(*scratch) }
 
 // append copies a frame's part.
 func (s *scratch) append(p part) {

@@ -48,14 +48,14 @@ func TestTheBacklogComesFirst(t *testing.T) {
 
 	var want, got []byte
 	for !o.Blocked() {
-		s := takeScratch()
+		s := scratches.Get().(*scratch)
 		s.bytes = append(s.bytes, bytes.Repeat([]byte{byte(len(want))}, 30_001)...)
 		want = append(want, s.bytes...)
 		require.NoError(t, o.writeScratch(s))
 		s.free()
 	}
 	for range 16 { // answers to other clients
-		s := takeScratch()
+		s := scratches.Get().(*scratch)
 		s.bytes = append(s.bytes, bytes.Repeat([]byte("x"), 30_001)...)
 		defer s.free()
 	}

@@ -40,11 +40,11 @@ func (c *conn) serve() bool {
 	case w.refusal != nil && c.lane.draining.Load():
 		c.answerRefusal()
 		return true
-	case w.refusal != nil || !c.has():
+	case w.refusal != nil || c.filled == 0 || c.partial:
 		return false
 	}
 	var r parsed
-	switch kind := w.parser.read(c.bytes(), &r); kind {
+	switch kind := w.parser.read(c.buf[:c.filled], &r); kind {
 	case pollForm, topicsForm:
 		c.servePoll(kind, &r)
 	case publishForm:
@@ -207,7 +207,7 @@ func (c *conn) answerPublish(published wire.Published, err error) {
 
 // writePublished writes the answer to a publish that succeeded.
 func (c *conn) writePublished(published wire.Published) {
-	s := takeScratch()
+	s := scratches.Get().(*scratch)
 	defer s.free()
 	var body [512]byte
 	line := frame.AppendPublished(body[:0], published)
