@@ -305,10 +305,10 @@ func (l *Listener) accept() (net.Conn, error) {
 		for err != nil && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && l.turnAway() {
 			c, err = l.socket.Accept()
 		}
-		switch {
-		case err == nil:
+		if err == nil {
 			return c, nil
-		case !isTemporary(err):
+		}
+		if errno, ok := errors.AsType[syscall.Errno](err); !ok || !slices.Contains(temporary, errno) {
 			return nil, err
 		}
 		l.logFailing(err)
@@ -325,13 +325,8 @@ func (l *Listener) logFailing(err error) {
 	})
 }
 
-// isTemporary reports whether an error of accept concerns only one connection, or a
-// resource that the system lacks for now. accept(2) says to retry the first kind.
-func isTemporary(err error) bool {
-	errno, ok := errors.AsType[syscall.Errno](err)
-	return ok && slices.Contains(temporary, errno)
-}
-
+// temporary are the errors of accept that concern only one connection, or a resource that the
+// system lacks for now. accept(2) says to retry the first kind.
 var temporary = []syscall.Errno{
 	syscall.ECONNABORTED, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EPERM, syscall.EOPNOTSUPP,
 	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH,
@@ -340,27 +335,29 @@ var temporary = []syscall.Errno{
 
 // turnAway refuses the connection that has waited longest, and reports whether it did.
 func (l *Listener) turnAway() bool {
-	done := l.cfg.Spare.lend(func() bool {
-		_ = l.socket.SetDeadline(time.Now().Add(refusalTimeout)) // the client may have left meanwhile
-		defer func() { _ = l.socket.SetDeadline(time.Time{}) }()
-		c, err := l.socket.Accept()
-		if err != nil {
-			return false
-		}
-		l.refuse(c, &limit.Refusal{Problem: problem.New(wire.CodeOverloaded, "retry later", "the daemon has reached its limit of open files").Retry(time.Second)})
-		return true
-	})
-	if done {
-		l.cfg.Metrics.Limited.WithLabelValues("open_files").Inc()
-		l.logFailing(syscall.EMFILE)
+	s := l.cfg.Spare
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.openLocked()
+	if !s.closeLocked() {
+		return false
 	}
-	return done
+	_ = l.socket.SetDeadline(time.Now().Add(refusalTimeout)) // the client may have left meanwhile
+	defer func() { _ = l.socket.SetDeadline(time.Time{}) }()
+	c, err := l.socket.Accept()
+	if err != nil {
+		return false
+	}
+	l.refuse(c, &limit.Refusal{Problem: problem.New(wire.CodeOverloaded, "retry later", "the daemon has reached its limit of open files").Retry(time.Second)})
+	l.cfg.Metrics.Limited.WithLabelValues("open_files").Inc()
+	l.logFailing(syscall.EMFILE)
+	return true
 }
 
 // A Spare is one open descriptor in reserve for when the process has no other. It may be
 // used concurrently.
 type Spare struct {
-	mu   sync.Mutex // guards file; held while its descriptor is lent
+	mu   sync.Mutex // guards file; held while turnAway uses its descriptor
 	file *os.File
 }
 
@@ -375,15 +372,6 @@ func (s *Spare) openLocked() {
 	if s.file == nil {
 		s.file, _ = os.Open(os.DevNull) // if this fails, accept waits for a free descriptor
 	}
-}
-
-// lend frees the descriptor and runs f. It returns false if the descriptor is not open,
-// or if f returns false.
-func (s *Spare) lend(f func() bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer s.openLocked()
-	return s.closeLocked() && f()
 }
 
 // Close closes the descriptor. It may be called again.

@@ -54,7 +54,13 @@ func NewCertificate(c *tls.Certificate, clients []*x509.Certificate, log *zap.Lo
 // Replace makes new handshakes use c and clients, and logs those that have changed.
 // Established connections keep theirs. c is nil if the certificates are managed.
 func (h *Certificate) Replace(c *tls.Certificate, clients []*x509.Certificate) {
-	pool := poolOf(clients)
+	var pool *x509.CertPool // nil: there are none
+	if len(clients) > 0 {
+		pool = x509.NewCertPool()
+		for _, of := range clients {
+			pool.AddCert(of)
+		}
+	}
 	if was := h.clients.Swap(pool); !was.Equal(pool) {
 		h.log.Info("client certificate authorities", zap.Int("authorities", len(clients)))
 	}
@@ -69,18 +75,6 @@ func (h *Certificate) Replace(c *tls.Certificate, clients []*x509.Certificate) {
 	if time.Now().After(c.Leaf.NotAfter) {
 		h.log.Warn("the certificate has expired: clients will refuse it; renew it and reload", zap.Time("expired", c.Leaf.NotAfter))
 	}
-}
-
-// poolOf returns a pool of authorities, or nil if there are none.
-func poolOf(authorities []*x509.Certificate) *x509.CertPool {
-	if len(authorities) == 0 {
-		return nil
-	}
-	pool := x509.NewCertPool()
-	for _, of := range authorities {
-		pool.AddCert(of)
-	}
-	return pool
 }
 
 // Expires returns when the certificate expires. It is zero if a managed one is missing.
