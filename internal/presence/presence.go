@@ -270,7 +270,11 @@ func (p *Members) tellAll(a *audience, now time.Time, then func()) error {
 		if n.Event == retracted {
 			err = p.broker.Retract(topic)
 		} else {
-			err = p.broker.Tell(topic, n.key, textOf(&n.PresenceEvent), now)
+			text, wrong := json.Marshal(&n.PresenceEvent)
+			if wrong != nil {
+				panic("BUG: an event does not marshal: " + wrong.Error()) // auth has checked the claims
+			}
+			err = p.broker.Tell(topic, n.key, text, now)
 		}
 		if err != nil {
 			p.mu.Lock()
@@ -308,15 +312,6 @@ func (a *audience) nextLocked(now time.Time) (n news) {
 		n.PresenceCounts = &wire.PresenceCounts{Count: is.members, Anonymous: is.anonymous, Exact: !a.crowded}
 	}
 	return n
-}
-
-// textOf returns an event in JSON.
-func textOf(e *wire.PresenceEvent) []byte {
-	text, err := json.Marshal(e)
-	if err != nil {
-		panic("BUG: an event does not marshal: " + err.Error()) // auth has checked the claims
-	}
-	return text
 }
 
 // A List answers GET /v1/topics/{topic}/presence: who is on the topic.
