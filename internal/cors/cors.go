@@ -99,7 +99,12 @@ func (p *Policy) CheckPage(r *http.Request) error {
 // LogRefused logs an origin whose page was refused, or may not read an answer: once a
 // minute each, and at most maxRefused in a minute.
 func (p *Policy) LogRefused(origin string) {
-	if !p.Allows(origin) {
-		p.refusals.add(origin, time.Now())
+	if p.Allows(origin) || !isOrigin(origin) || !p.refusals.isDue(origin, time.Now()) {
+		return
 	}
+	why := "a page was refused: to allow its origin, add it to cors.origins; http://localhost and http://127.0.0.1 are different origins, and so are different ports"
+	if origin == opaque {
+		why = "a page without an origin was refused, such as one opened from a file: serve it over HTTP and add its origin to cors.origins"
+	}
+	p.refusals.log.Warn(why, zap.String("origin", origin))
 }

@@ -35,18 +35,6 @@ func newRefusals(log *zap.Logger) *refusals {
 	return &refusals{log: log.Named("cors"), logged: make(map[string]time.Time)}
 }
 
-// add logs an origin if that is due.
-func (r *refusals) add(origin string, now time.Time) {
-	if !isOrigin(origin) || !r.isDue(origin, now) {
-		return
-	}
-	why := "a page was refused: to allow its origin, add it to cors.origins; http://localhost and http://127.0.0.1 are different origins, and so are different ports"
-	if origin == opaque {
-		why = "a page without an origin was refused, such as one opened from a file: serve it over HTTP and add its origin to cors.origins"
-	}
-	r.log.Warn(why, zap.String("origin", origin))
-}
-
 // isDue reports whether to log an origin or a name, and notes that it was logged.
 func (r *refusals) isDue(text string, now time.Time) bool {
 	r.mu.Lock()
