@@ -55,21 +55,16 @@ func (c *conn) serve() bool {
 			c.ending = returning
 		}
 	default:
-		if !c.skipEmptyLine() {
+		// Some clients send line ends after the body of a POST. net/http skips them, too.
+		first := c.buf[:min(w.blanks, c.filled)]
+		n := len(first) - len(bytes.TrimLeft(first, "\r\n"))
+		w.blanks -= n
+		c.consume(n)
+		if n == 0 {
 			c.ending = returning
 		}
 	}
 	return true
-}
-
-// skipEmptyLine skips line ends among the first bytes, and reports whether it found any.
-// Some clients send them after the body of a POST, and net/http skips them too.
-func (c *conn) skipEmptyLine() bool {
-	first := c.buf[:min(c.requests.blanks, c.filled)]
-	n := len(first) - len(bytes.TrimLeft(first, "\r\n"))
-	c.requests.blanks -= n
-	c.consume(n)
-	return n > 0
 }
 
 // blanksBehindPost is how many bytes of line ends may follow a POST's body.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/app"
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/request"
@@ -24,7 +23,11 @@ func (l *Lane) Converse(c net.Conn) *transport.Conversation {
 
 // Open implements transport.Host.
 func (l *Lane) Open(c net.Conn, first []byte) (transport.Duplex, error) {
-	caller := app.Caller{Credentials: auth.Credentials{Certificate: shown(c)}, Who: listen.Counted(c).Who(nil)}
+	caller := app.Caller{Who: listen.Counted(c).Who(nil)}
+	if secure, ok := c.(*tls.Conn); ok {
+		state := secure.ConnectionState()
+		caller.Credentials.Certificate = listen.Shown(c, &state)
+	}
 	d, err := l.connect(caller, first)
 	if err == nil {
 		if conn := listen.Of(c); conn != nil {
@@ -52,16 +55,6 @@ func (l *Lane) connect(caller app.Caller, first []byte) (d transport.Duplex, err
 		return d, err
 	}
 	return o.Connect(asked, "tcp")
-}
-
-// shown returns the certificate that the client has shown, or nil; see listen.Shown.
-func shown(c net.Conn) *tls.ConnectionState {
-	secure, ok := c.(*tls.Conn)
-	if !ok {
-		return nil
-	}
-	state := secure.ConnectionState()
-	return listen.Shown(c, &state)
 }
 
 // Carry implements transport.Host. It also serves WebSockets. A connection that the loops
