@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-long test-web-full web-latency test-python deploy check check-long crash format vet lint darwin modules fuzz bench compare peers scale abuse soak upgrade clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python deploy check check-long crash format vet lint darwin modules fuzz bench compare peers scale abuse soak upgrade clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,7 +102,7 @@ test: $(NODE_INSTALLED) ## run all tests, with the race detector if there is a C
 ifeq ($(RACE),)
 	@echo "no C compiler: testing without the race detector"; test -z "$$CI" || { echo "CI must have one: install gcc or clang" >&2; exit 1; }
 endif
-	$(GO) test $(RACE) -ldflags=-s -timeout 25m -p 4 -parallel 4 ./... # tests wait more than they compute
+	$(GO) test $(RACE) $(TAGS) -ldflags=-s -timeout 25m -p 4 -parallel 4 ./... # tests wait more than they compute
 	$(GO) test -run "$(call TESTS_IN,$(shell grep -l '^//go:build !race' internal/store/*_test.go))" ./internal/store # the crash simulator is not built with the race detector
 	$(GO) test -run "Allocates|Account" ./internal/app ./internal/lane ./internal/session ./internal/transport ./internal/frame ./internal/memory ./pkg/wire/cbor
 
@@ -153,10 +153,8 @@ deploy: $(LINT) ## try the image, a release, and an installation; in a module of
 	cd deploy/checks && $(GO) test -count=1 ./... # what they read is outside of their module, which the cache does not see
 
 check: export EXHAUSTIVE = 1
-check: format vet lint build darwin modules test test-long test-web test-python deploy ## all that must hold before a merge; CI runs this
-
-test-long: ## attack the built daemon: a test that takes too long for each make test
-	$(GO) test -count=1 -tags long ./loadtest/abuse
+check: export TAGS = -tags=long
+check: format vet lint build darwin modules test test-web test-python deploy ## all that must hold before a merge; CI runs this
 
 # What finds rare faults. Each target can be run alone, and longer.
 check-long: export EXHAUSTIVE = 1
