@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -39,6 +41,7 @@ func TestTheFolderIsForTheDaemonOnly(t *testing.T) {
 
 // Metrics and handshakes ask while Start runs.
 func TestCertificatesAreAskedForDuringStart(t *testing.T) {
+	others := goleak.IgnoreCurrent()
 	m, err := New(Config{
 		Domains: []string{"app.example"}, Storage: filepath.Join(t.TempDir(), "a"), Directory: "https://127.0.0.1:1/directory", Agree: true,
 	}, metrics.New("test"), zap.NewNop())
@@ -62,4 +65,5 @@ func TestCertificatesAreAskedForDuringStart(t *testing.T) {
 	<-asked
 	require.True(t, m.Expires().IsZero())
 	m.Stop()
+	require.Eventually(t, func() bool { return goleak.Find(others) == nil }, 10*time.Second, time.Millisecond, "what asks for certificates may still write files")
 }
