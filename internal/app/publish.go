@@ -42,7 +42,7 @@ type Publish struct {
 	asked   bool            // the hook was asked
 	span    *observe.PublishSpan
 	waits   wait
-	result  broker.Result               // if it waits for nothing
+	result  broker.Result               // once it is over
 	done    func(wire.Published, error) // gets the result
 }
 

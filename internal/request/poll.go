@@ -18,7 +18,7 @@ import (
 type Poll struct {
 	transport.Request
 	HasAck bool
-	Fault  error // why it cannot be answered: the answer to a caller who may poll
+	Fault  error // what is wrong with the query; nil: nothing
 }
 
 // PollOf reads the query of a poll. A token in it becomes the request's credentials. It does not
@@ -75,7 +75,7 @@ type TopicPoll struct {
 	Open   session.Opening
 	Answer transport.Request
 	Hello  bool  // the answer begins with where the topics begin
-	Fault  error // likewise
+	Fault  error // what is wrong with the query or the body; nil: nothing
 }
 
 // TopicPollOf reads a poll whose topics are in the query. A token in it becomes the request's
@@ -121,7 +121,7 @@ type Events struct {
 	Session         string            // the one that the URL names instead of topics; empty: none
 	Had             transport.EventID // of the client's last event; zero: none
 	HeartbeatEvents bool
-	Fault           error // likewise
+	Fault           error // what is wrong with the query; nil: nothing
 }
 
 // EventsOf reads the query of an EventSource and the values of its Last-Event-ID. A token in the

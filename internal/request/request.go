@@ -1,5 +1,5 @@
 // Package request decodes: bytes in, typed values out. It knows forms, and neither callers nor
-// rights, which the app checks. Where a request may state a token, and the answer to a wrong
-// request would help a stranger, the fault is part of the value: the app returns it after its
-// checks.
+// rights, which the app checks. A query may have the caller's token, so it is decoded before the
+// caller is known. What is wrong with it is then kept in the field Fault of the value, and the
+// app returns it after it has checked the caller.
 package request

@@ -47,7 +47,7 @@ type Connect struct {
 	Session string  // the one to continue; empty: a new one
 	Ack     *uint64 // how many frames the client has of it; nil: not stated
 	Format  frame.Format
-	Fault   error // why it cannot be served: the answer to a caller who may connect
+	Fault   error // what is wrong with it; nil: nothing
 }
 
 // ConnectOf reads the query of a WebSocket. A token in it becomes the request's credentials.
