@@ -122,11 +122,3 @@ func (a *App) Problem(err error, fields ...zap.Field) *wire.Problem {
 func internal() *wire.Problem {
 	return problem.New(wire.CodeInternal, "retry later; if the error repeats, see the daemon's log", "the daemon has an internal error")
 }
-
-// recovered logs a panic and sets err to errPanicked. Defer it.
-func (a *App) recovered(err *error) {
-	if why := recover(); why != nil {
-		a.cfg.Log.Error("panic", zap.Any("panic", why), zap.Stack("stack"))
-		*err = errPanicked
-	}
-}

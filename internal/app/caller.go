@@ -9,6 +9,8 @@ import (
 	"time"
 	"unique"
 
+	"go.uber.org/zap"
+
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -93,6 +95,14 @@ func (a *App) recognise(c *Caller) error {
 	return c.unknown
 }
 
+// recovered logs a panic and sets err to errPanicked. Defer it.
+func (a *App) recovered(err *error) {
+	if why := recover(); why != nil {
+		a.cfg.Log.Error("panic", zap.Any("panic", why), zap.Stack("stack"))
+		*err = errPanicked
+	}
+}
+
 // verify authenticates a caller by the signature of its token. Few are checked at a time, those
 // of different addresses in turn: tokens that nobody has seen leave processors for others.
 func (a *App) verify(ctx context.Context, c *Caller) error {
@@ -139,6 +149,17 @@ func (a *App) allow(c *Caller, r auth.Right, name string) error {
 			"a session's id alone permits only receiving, acknowledging and closing")
 	}
 	return c.grant.Allow(r, name)
+}
+
+// mayUse checks the name of a topic to read or change, and the permission.
+func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
+	if err := wire.CheckTopic(topic); err != nil {
+		return problem.New(wire.CodeInvalidTopic, "see PROTOCOL.md for the rules of names", "%v", err)
+	}
+	if (right == auth.Publish || right == auth.Delete) && wire.ReservedTopic(topic) {
+		return problem.New(wire.CodeReservedTopic, "use a topic that does not begin with '_'", "topic %s is reserved for the daemon", wire.Quote(topic))
+	}
+	return a.allow(c, right, topic)
 }
 
 // mayReceive checks that the caller may receive, ack and close a session. Its id is enough,

@@ -133,17 +133,6 @@ func topicUnknown(topic, remedy string) *wire.Problem {
 	return problem.New(wire.CodeTopicUnknown, remedy, "topic %s does not exist", wire.Quote(topic))
 }
 
-// mayUse checks the name of a topic to read or change, and the permission.
-func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
-	if err := wire.CheckTopic(topic); err != nil {
-		return problem.New(wire.CodeInvalidTopic, "see PROTOCOL.md for the rules of names", "%v", err)
-	}
-	if (right == auth.Publish || right == auth.Delete) && wire.ReservedTopic(topic) {
-		return problem.New(wire.CodeReservedTopic, "use a topic that does not begin with '_'", "topic %s is reserved for the daemon", wire.Quote(topic))
-	}
-	return a.allow(c, right, topic)
-}
-
 // DeleteTopic deletes a topic's history, and calls answer with its state then.
 func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) error {
 	var s slot

@@ -12,6 +12,7 @@ package limit
 import (
 	"context"
 	"math"
+	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -139,6 +140,27 @@ func (l *Limiter) Config() Config { return l.inForce.Load().Config }
 type Who struct {
 	source    *Source // its address; nil: none
 	principal string  // empty: anonymous
+}
+
+// Who returns the client that a request on the connection counts for. forwarded holds the
+// lines of X-Forwarded-For. If the peer is a trusted proxy, the client is the last
+// address in it that is not a trusted proxy. Otherwise, or if that address cannot be
+// read, it is the peer. Nothing reads Forwarded (RFC 7239).
+func (c *Connection) Who(forwarded []string) Who {
+	if c == nil {
+		return Who{}
+	}
+	if c.trusted && len(forwarded) > 0 {
+		if addr, ok := c.limiter.inForce.Load().clientOf(forwarded); ok {
+			return c.limiter.WhoAt(addr)
+		}
+	}
+	return Who{source: c.source}
+}
+
+// WhoAt returns the client that a request from addr counts for, without a Connection.
+func (l *Limiter) WhoAt(addr netip.Addr) Who {
+	return Who{source: l.addresses.get(key{addr: keyOf(addr)}, time.Now())}
 }
 
 // As returns w with a principal.
