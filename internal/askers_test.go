@@ -16,7 +16,7 @@ import (
 // appOnly are the methods by which the authority, the limits, the hook, the topics and
 // the sessions are asked. The rooms above the app call the app instead.
 var appOnly = []string{
-	"Identify", "Allow", "AllowSome", "AllowAny", "Route", "Admit", "AdmitTopic", "Begin", "TryBegin", "BeginElsewhere", "Signatures",
+	"Identify", "Allow", "AllowSome", "AllowAny", "Route", "Admit", "AdmitTopic", "Begin", "TryBegin", "Signatures",
 	"Claim", "Send", "Delete", "ReadTopic", "OpenEphemeral", "Get", "GetBytes", "TooManyPending",
 }
 

@@ -62,37 +62,35 @@ func (c *Caller) streamPeer(mode transport.Mode) *session.Peer {
 // admit makes the first checks of every call: the rate of the address, authentication, the
 // rate of the principal.
 func (a *App) admit(ctx context.Context, c *Caller, kind limit.Kind) error {
-	known := a.recognise(c)
 	if !c.paid {
 		if err := a.cfg.Limiter.Admit(kind, 1, c.Who, limit.Address); err != nil {
 			return err
 		}
 	}
-	if errors.Is(known, auth.ErrUnverified) {
-		known = a.verify(ctx, c)
+	a.Recognise(c)
+	err := c.unknown
+	switch {
+	case c.grant != nil: // perhaps since a two-way connection was opened
+		err = a.checkGrant(c.grant)
+	case errors.Is(err, auth.ErrUnverified):
+		err = a.verify(ctx, c)
 	}
-	if known != nil || c.paid {
-		return known
+	if err != nil || c.paid {
+		return err
 	}
 	return a.cfg.Limiter.Admit(kind, 1, c.Who, limit.Principal, limit.All)
 }
 
-// Recognise authenticates a caller, unless it returns false: then calls have to wait until the
-// signature of its token was checked.
+// Recognise authenticates a caller, once, unless it returns false: then calls have to wait until
+// the signature of its token was checked.
 func (a *App) Recognise(c *Caller) bool {
 	defer a.recovered(&c.unknown)
-	return !errors.Is(a.recognise(c), auth.ErrUnverified)
-}
-
-// recognise authenticates a caller. The error is auth.ErrUnverified if verify has to.
-func (a *App) recognise(c *Caller) error {
-	switch {
-	case c.grant != nil: // it may be of a two-way connection
-		return a.checkGrant(c.grant)
-	case c.unknown == nil:
-		c.unknown = a.identify(c, false)
+	if c.grant == nil && c.unknown == nil {
+		if c.grant, c.unknown = a.cfg.Authority.Identify(c.Credentials, false); c.grant != nil {
+			c.Principal = c.grant.Subject
+		}
 	}
-	return c.unknown
+	return c.grant != nil || !errors.Is(c.unknown, auth.ErrUnverified)
 }
 
 // recovered logs a panic and sets err to errPanicked. Defer it.
@@ -111,16 +109,11 @@ func (a *App) verify(ctx context.Context, c *Caller) error {
 		return err
 	}
 	defer gate.Leave()
-	return a.identify(c, true)
-}
-
-func (a *App) identify(c *Caller, verify bool) error {
-	g, err := a.cfg.Authority.Identify(c.Credentials, verify)
-	if err != nil {
-		return err
+	g, err := a.cfg.Authority.Identify(c.Credentials, true)
+	if err == nil {
+		c.grant, c.Principal = g, g.Subject
 	}
-	c.grant, c.Who = g, c.Who.As(g.Subject)
-	return nil
+	return err
 }
 
 // checkGrant checks that a grant, which was valid once, has neither expired nor been revoked.
@@ -173,7 +166,7 @@ func (a *App) mayReceive(c *Caller, kind limit.Kind, s *session.Session) error {
 	case c.grant.Subject != "":
 		return mayChange(c, s)
 	}
-	c.Who, c.byTicket = c.Who.As(subject), true
+	c.Principal, c.byTicket = subject, true
 	return a.cfg.Limiter.Admit(kind, 1, c.Who, limit.Principal, limit.All)
 }
 
@@ -272,28 +265,16 @@ func (s *slot) take(ctx context.Context, a *App, c *Caller) error {
 	return s.err
 }
 
-// try is take for a caller that does not wait: it returns false if take would.
-func (s *slot) try(a *App, c *Caller) bool {
-	if s.held || s.err != nil {
-		return true
-	}
-	var free bool
-	s.call, free, s.err = a.cfg.Limiter.TryBegin(c.Who)
-	s.held = free && s.err == nil
-	return free
-}
-
 // ofReads makes s a slot for a call that only reads, and returns it.
 func (s *slot) ofReads() *slot {
 	s.reads = true
 	return s
 }
 
+// end may be called again.
 func (s *slot) end() {
-	if s.held {
-		s.held = false
-		s.call.End()
-	}
+	s.held = false
+	s.call.End()
 }
 
 // inTurn calls do. If do takes long, it waits for its turn: to decode 900 KB takes 25 ms, and

@@ -273,10 +273,14 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 // waits reports whether a command, other than a publish, may wait: for its turn, for the
 // application, for the check of a token, or for a slot, which it otherwise takes.
 func (c *commands) waits(command *wire.Command, held *slot) bool {
-	if command.Ping || command.Ack != nil {
+	switch {
+	case command.Ping || command.Ack != nil:
 		return false
+	case command.Auth != "" || takesLong(command.Subscribe, command.Unsubscribe) || c.app.cfg.Authorize.Selects(command.Subscribe):
+		return true
 	}
-	return command.Auth != "" || takesLong(command.Subscribe, command.Unsubscribe) || c.app.cfg.Authorize.Selects(command.Subscribe) || !held.try(c.app, &c.caller)
+	held.call, held.held, held.err = c.app.cfg.Limiter.TryBegin(c.caller.Who, true)
+	return !held.held && held.err == nil
 }
 
 // authenticate gives the connection and its session a new token of the same principal. It

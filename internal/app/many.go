@@ -43,14 +43,20 @@ func (a *App) BeginPublishMany(ctx context.Context, c Caller) (m *ManyPublish, e
 func (m *ManyPublish) Send(form *request.ManyForm, body []byte) (results []wire.PublishResult, err error) {
 	a := m.app
 	var span *observe.PublishSpan
-	defer func() { span.End(wire.Published{}, err) }()
+	defer func() {
+		if span != nil {
+			span.End(wire.Published{}, err)
+		}
+	}()
 	defer a.recovered(&err)
 	var items [][]byte
 	err = a.inTurn(m.ctx, &m.caller, len(body) > request.LargeBody, func() (err error) { items, err = form.Split(body); return err })
 	if err != nil {
 		return nil, err
 	}
-	m.ctx, span = a.cfg.Traces.PublishMany(m.ctx)
+	if a.cfg.Traces != nil {
+		m.ctx, span = a.cfg.Traces.PublishMany(m.ctx)
+	}
 	m.results = make([]broker.Result, len(items))
 	defer m.slot.end()
 	if err := m.slot.take(m.ctx, a, &m.caller); err != nil {

@@ -67,7 +67,8 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 		c.Broker.Reload(broker.Config{HookTopics: []string{">"}, Rules: []broker.Rule{{Name: "r", Pattern: "a"}}}, time.Now())
 	})
 	from := Caller{Who: l.WhoAt(addr)}
-	ann := from.Who.As("ann")
+	ann := from.Who
+	ann.Principal = "ann"
 	require.NoError(t, l.Admit(limit.Publishes, 1, ann))
 	require.NoError(t, l.AdmitTopic("a", ann))
 	held, err := l.Begin(t.Context(), ann, false)
@@ -156,8 +157,8 @@ var subscribes = map[string]struct {
 	}},
 	"a command": {limit.Requests, func(a *App, from Caller, session, topic string) error {
 		from.grant = nil
-		if err := a.recognise(&from); err != nil {
-			return err
+		if a.Recognise(&from); from.unknown != nil {
+			return from.unknown
 		}
 		s, err := a.cfg.Sessions.Get([]byte(session))
 		if err != nil {
@@ -180,7 +181,8 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 			l := limit.New(limits, metrics.New("test"))
 			a := newApp(t, func(c *Config) { c.Authority, c.Limiter = g, l })
 			from := Caller{Who: l.WhoAt(addr)}
-			ann := from.Who.As("ann")
+			ann := from.Who
+			ann.Principal = "ann"
 			opened, err := a.openSession(t.Context(), from, bodyOf("{}"))
 			require.NoError(t, err)
 			held, err := l.Begin(t.Context(), ann, false)
@@ -222,7 +224,7 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 				}
 				step.mend()
 			}
-			held, free, err := l.TryBegin(limit.Who{})
+			held, free, err := l.TryBegin(limit.Who{}, true)
 			require.NoError(t, err)
 			require.True(t, free, "every slot is free again")
 			held.End()
@@ -288,7 +290,7 @@ func TestSendDoesNotWait(t *testing.T) {
 			if row.left {
 				held.End()
 			}
-			held, free, err := l.TryBegin(limit.Who{})
+			held, free, err := l.TryBegin(limit.Who{}, true)
 			require.NoError(t, err)
 			require.True(t, free, "the slot is free again")
 			held.End()

@@ -105,7 +105,9 @@ func (p *Publish) Send(m *request.Message) (published wire.Published, over bool,
 		p.pending = &s.Pending
 	}
 	p.m = m
-	p.ctx, p.span = p.app.cfg.Traces.Publish(p.ctx, m.Position.Topic)
+	if traces := p.app.cfg.Traces; traces != nil {
+		p.ctx, p.span = traces.Publish(p.ctx, m.Position.Topic)
+	}
 	p.step()
 	if p.waits != forNothing {
 		return published, false, nil
@@ -147,7 +149,7 @@ func (p *Publish) Await(m *request.Message) (wire.Published, error) {
 func (p *Publish) finish() {
 	for p.waits != forNothing && p.waits != forLog {
 		if err := p.wait(); err != nil {
-			p.end(broker.Result{Err: err})
+			p.waits, p.result.Err = forNothing, err
 		} else {
 			p.step()
 		}
@@ -160,35 +162,25 @@ func (p *Publish) finish() {
 	p.done(p.result.Published, p.result.Err)
 }
 
-// end notes the result.
-func (p *Publish) end(r broker.Result) { p.waits, p.result = forNothing, r }
-
-// step goes on until the publish has ended, or waits.
+// step goes on until the publish has ended, with its result, or waits.
 func (p *Publish) step() {
-	var err error
-	defer func() {
-		if err != nil {
-			p.end(broker.Result{Err: err})
+	a, m, r := p.app, p.m, &p.result
+	defer a.recovered(&r.Err)
+	p.waits = forNothing
+	if !p.slot.held {
+		if p.slot.call, p.slot.held, r.Err = a.cfg.Limiter.TryBegin(p.caller.Who, true); !p.slot.held {
+			if r.Err == nil {
+				p.waits = forSlot
+			}
+			return
 		}
-	}()
-	defer p.app.recovered(&err)
-	a, m := p.app, p.m
-	if !p.slot.try(a, &p.caller) {
-		p.waits = forSlot
-		return
-	}
-	if err = p.slot.err; err != nil {
-		return
 	}
 	if m.ID != "" && !p.claim.IsHeld() {
-		var earlier broker.Result
-		p.claim, earlier, p.another = a.cfg.Broker.Claim(p.caller.grant.Subject, &m.Message, m.TTL, time.Now())
-		switch {
-		case p.another != nil:
+		p.claim, *r, p.another = a.cfg.Broker.Claim(p.caller.grant.Subject, &m.Message, m.TTL, time.Now())
+		if p.another != nil {
 			p.waits = forKey
-			return
-		case !p.claim.IsHeld():
-			p.end(earlier)
+		}
+		if !p.claim.IsHeld() { // there is another publish with the key, or its result
 			return
 		}
 	}
@@ -197,7 +189,7 @@ func (p *Publish) step() {
 		return
 	}
 	by := p.caller.grant
-	if err = a.checkGrant(by); err != nil { // the body, the slot and the hook may have taken long
+	if r.Err = a.checkGrant(by); r.Err != nil { // the body, the slot and the hook may have taken long
 		return
 	}
 	// Neither the request nor the hook's answer can state another identity, and the
@@ -205,19 +197,20 @@ func (p *Publish) step() {
 	if p.to.Rule.Identity && by.Subject != "" {
 		m.By, m.Claims = by.Subject, by.Claims
 	}
-	a.cfg.Traces.Append(p.ctx)
+	if p.span != nil {
+		p.span.Append(p.ctx)
+	}
 	if a.cfg.Broker.AppendWaits() {
 		p.waits = forLog
 		return
 	}
-	r, _ := a.cfg.Broker.Send(p.to, p.claim, &m.Message, m.TTL, time.Now(), nil)
-	p.end(r)
+	*r, _ = a.cfg.Broker.Send(p.to, p.claim, &m.Message, m.TTL, time.Now(), nil)
 }
 
 // append gives the message to the log, which ends the publish.
 func (p *Publish) append() {
 	end := func(r broker.Result) {
-		p.end(r)
+		p.result = r
 		p.release()
 		p.done(r.Published, r.Err)
 	}
@@ -229,11 +222,13 @@ func (p *Publish) append() {
 // release gives back what the publish holds.
 func (p *Publish) release() {
 	p.app.cfg.Broker.Release(p.claim)
-	p.slot.end()
+	p.slot.call.End()
 	if p.pending != nil {
 		p.pending.Add(-1)
 	}
-	p.span.End(p.result.Published, p.result.Err)
+	if p.span != nil {
+		p.span.End(p.result.Published, p.result.Err)
+	}
 }
 
 // wait waits for what the publish waits for.

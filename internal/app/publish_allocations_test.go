@@ -41,10 +41,10 @@ func TestACheckOfAGrantAllocatesNothing(t *testing.T) {
 	guard(t, func(g *guarded) {
 		g.revoke("another")
 		c := g.token("t", time.Hour, "a", auth.Publish)
-		require.NoError(t, g.identify(&c, true))
+		require.NoError(t, g.verify(g.Context(), &c))
 		require.NotNil(t, c.grant)
 		check := func() {
-			if err := g.recognise(&c); err != nil {
+			if err := g.checkGrant(c.grant); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -121,7 +121,7 @@ func (o *Opening) Session(s session.Opening) (opened wire.SessionOpened, err err
 // open opens a session. It may wait for one of limits.sessions. While it waits, it
 // holds no slot of limits.calls.
 func (o *Opening) open(s session.Opening) (*session.Session, []wire.Position, error) {
-	call, err := o.app.cfg.Limiter.BeginElsewhere(o.caller.Who)
+	call, _, err := o.app.cfg.Limiter.TryBegin(o.caller.Who, false)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -139,7 +139,7 @@ func (l *Limiter) Config() Config { return l.inForce.Load().Config }
 // Who is the client that a call counts for. The zero Who has no limits of its own.
 type Who struct {
 	source    *Source // its address; nil: none
-	principal string  // empty: anonymous
+	Principal string  // empty: anonymous
 }
 
 // Who returns the client that a request on the connection counts for. forwarded holds the
@@ -162,9 +162,6 @@ func (c *Connection) Who(forwarded []string) Who {
 func (l *Limiter) WhoAt(addr netip.Addr) Who {
 	return Who{source: l.addresses.get(key{addr: keyOf(addr)}, time.Now())}
 }
-
-// As returns w with a principal.
-func (w Who) As(principal string) Who { return Who{source: w.source, principal: principal} }
 
 // Client returns the memory account of w's address, or nil. It stays valid while it
 // holds bytes.
@@ -211,8 +208,8 @@ func (l *Limiter) Admit(kind Kind, n int, w Who, in ...Scope) error {
 		switch {
 		case scope == Address:
 			s = w.source
-		case scope == Principal && w.principal != "":
-			s = l.principals.get(key{principal: w.principal}, now)
+		case scope == Principal && w.Principal != "":
+			s = l.principals.get(key{principal: w.Principal}, now)
 		case scope == Principal:
 			s = nil
 		}
@@ -243,7 +240,7 @@ func (l *Limiter) AdmitTopic(pattern string, w Who) error {
 	return l.tooOften(w, now, rule.rateName(), "messages to the topics of "+rule.Pattern, rule.bucket, 1)
 }
 
-// A Call is a call in flight. End of the zero Call does nothing.
+// A Call is a call in flight, until End. The zero Call has ended.
 type Call struct {
 	gate   *Gate // nil: it has no slot
 	source *Source
@@ -253,7 +250,7 @@ type Call struct {
 // It waits for the slot as Gate.Enter does. The error is a *wire.Problem, a *Refusal or that of
 // ctx. Without an error, call End.
 func (l *Limiter) Begin(ctx context.Context, w Who, reads bool) (Call, error) {
-	call, err := l.BeginElsewhere(w)
+	call, _, err := l.TryBegin(w, false)
 	if err != nil {
 		return Call{}, err
 	}
@@ -269,42 +266,37 @@ func (l *Limiter) Begin(ctx context.Context, w Who, reads bool) (Call, error) {
 	return call, nil
 }
 
-// TryBegin is Begin for a call that does not wait and does not only read: it returns false if
-// Begin would wait.
-func (l *Limiter) TryBegin(w Who) (call Call, free bool, err error) {
-	if call, err = l.BeginElsewhere(w); err != nil {
-		return Call{}, true, err
+// TryBegin is Begin for a call that does not wait. It needs a slot of those for publishes and
+// changes, or none of its own: then it only counts among the calls of its address. It returns false
+// with an error, or if the call would wait.
+func (l *Limiter) TryBegin(w Who, slot bool) (call Call, ok bool, err error) {
+	most := l.inForce.Load().AddressCalls
+	w = w.current()
+	if call.source = w.source; w.source != nil {
+		if n := w.source.calls.Add(1); most > 0 && n > int64(most) {
+			call.End()
+			return Call{}, false, l.refuse(w, time.Now(), "address_calls", tooMany("address_calls", "calls in flight", most))
+		}
 	}
-	if !l.calls.TryEnter() {
-		call.End()
-		return Call{}, false, nil
+	if slot {
+		if !l.calls.TryEnter() {
+			call.End()
+			return Call{}, false, nil
+		}
+		call.gate = l.calls
 	}
-	call.gate = l.calls
 	return call, true, nil
 }
 
-// BeginElsewhere is Begin for a call that takes a slot of another gate. It counts only
-// among the calls of its address.
-func (l *Limiter) BeginElsewhere(w Who) (Call, error) {
-	most := l.inForce.Load().AddressCalls
-	w = w.current()
-	if s := w.source; s != nil {
-		if n := s.calls.Add(1); most > 0 && n > int64(most) {
-			s.calls.Add(-1)
-			return Call{}, l.refuse(w, time.Now(), "address_calls", tooMany("address_calls", "calls in flight", most))
-		}
-	}
-	return Call{source: w.source}, nil
-}
-
-// End ends the call.
-func (c Call) End() {
+// End ends the call. It may be called again.
+func (c *Call) End() {
 	if c.gate != nil {
 		c.gate.Leave()
 	}
 	if c.source != nil {
 		c.source.calls.Add(-1)
 	}
+	*c = Call{}
 }
 
 // Sweep forgets addresses and principals that have nothing in use and full buckets.

@@ -65,9 +65,9 @@ func TestAPrincipalHasOneRateAtAllAddresses(t *testing.T) {
 		n := 0
 		require.Equal(t, 3, counted(func() error {
 			n++
-			return l.Admit(Publishes, 1, l.WhoAt(at("192.0.2."+strconv.Itoa(n))).As("ann"))
+			return l.Admit(Publishes, 1, Who{l.WhoAt(at("192.0.2." + strconv.Itoa(n))).source, "ann"})
 		}))
-		require.NoError(t, l.Admit(Publishes, 1, l.WhoAt(at("192.0.2.1")).As("bob")))
+		require.NoError(t, l.Admit(Publishes, 1, Who{l.WhoAt(at("192.0.2.1")).source, "bob"}))
 		for range 10 {
 			require.NoError(t, l.Admit(Publishes, 1, l.WhoAt(at("192.0.2.1"))), "anonymous calls have no rate")
 		}
@@ -156,7 +156,8 @@ func TestCallsAreBoundedByAddress(t *testing.T) {
 		_, err = l.Begin(t.Context(), ann, false)
 		require.ErrorIs(t, err, limited, "calls that wait count, too")
 		first.End()
-		(<-second).End()
+		waited := <-second
+		waited.End()
 		third, err := l.Begin(t.Context(), ann, false)
 		require.NoError(t, err)
 		third.End()

@@ -43,7 +43,8 @@ type TracesConfig struct {
 // deliver has a trace of its own.
 //
 // The sampled flag of traceparent lets clients choose what is traced, so the number of traces a
-// second is bounded. Spans wait for the collector in a bounded queue. No request waits for it. All methods may be called concurrently. A nil *Traces makes no spans.
+// second is bounded. Spans wait for the collector in a bounded queue. No request waits for it. All methods may be
+// called concurrently. A nil *Traces has no slow deliveries and nothing to close.
 type Traces struct {
 	// immutable
 	cfg      TracesConfig
@@ -133,10 +134,9 @@ func (t *Traces) begins(caller trace.SpanContext) bool {
 	return true
 }
 
-// A PublishSpan is the span of a call that publishes. A nil *PublishSpan is valid.
+// A PublishSpan is the span of a call that publishes.
 type PublishSpan struct {
 	trace.Span
-	isMany    bool
 	appending trace.Span // nil: the call has not reached the broker
 }
 
@@ -145,9 +145,6 @@ type publishKey struct{}
 // Publish begins the span of a publish to a topic, whose name was checked. It returns nil and
 // ctx as it is if the publish is not traced, or if it is one of many.
 func (t *Traces) Publish(ctx context.Context, topic string) (context.Context, *PublishSpan) {
-	if t == nil {
-		return ctx, nil
-	}
 	if _, isOneOfMany := ctx.Value(publishKey{}).(*PublishSpan); isOneOfMany || !t.begins(trace.SpanContextFromContext(ctx)) {
 		return ctx, nil
 	}
@@ -157,15 +154,10 @@ func (t *Traces) Publish(ctx context.Context, topic string) (context.Context, *P
 // PublishMany begins the span of a call that publishes many messages, or returns nil. The
 // messages have no spans of their own, whether or not the call is traced.
 func (t *Traces) PublishMany(ctx context.Context) (context.Context, *PublishSpan) {
-	if t == nil {
-		return ctx, nil
-	}
 	if !t.begins(trace.SpanContextFromContext(ctx)) {
 		return context.WithValue(ctx, publishKey{}, (*PublishSpan)(nil)), nil
 	}
-	ctx, p := t.publish(ctx)
-	p.isMany = true
-	return ctx, p
+	return t.publish(ctx)
 }
 
 func (t *Traces) publish(ctx context.Context, also ...attribute.KeyValue) (context.Context, *PublishSpan) {
@@ -178,20 +170,12 @@ func (t *Traces) publish(ctx context.Context, also ...attribute.KeyValue) (conte
 
 // Append notes that the broker gets the message of a traced publish. The span append ends with
 // the publish.
-func (t *Traces) Append(ctx context.Context) {
-	if t == nil {
-		return
-	}
-	if p, _ := ctx.Value(publishKey{}).(*PublishSpan); p != nil && !p.isMany {
-		_, p.appending = t.tracer.Start(ctx, "append")
-	}
+func (p *PublishSpan) Append(ctx context.Context) {
+	_, p.appending = p.TracerProvider().Tracer(scope).Start(ctx, "append")
 }
 
 // End ends the span, and names the position of the message.
 func (p *PublishSpan) End(published wire.Published, err error) {
-	if p == nil {
-		return
-	}
 	if p.appending != nil {
 		p.appending.End()
 	}
