@@ -28,6 +28,8 @@ type Hook interface {
 // has a goroutine wait for the rest, and the log answers without one. Use it from one goroutine
 // at a time.
 type Publish struct {
+	MostBytes int // of the body; see request.Message.SetPayload
+
 	app    *App
 	ctx    context.Context // ends waiting
 	caller Caller
@@ -64,7 +66,7 @@ func (a *App) BeginPublish(ctx context.Context, c Caller, topic string) (p Publi
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return p, why
 	}
-	p = Publish{app: a, ctx: ctx, caller: c, to: a.cfg.Broker.Route(topic)}
+	p = Publish{MostBytes: a.limits.Load().MessageBytes, app: a, ctx: ctx, caller: c, to: a.cfg.Broker.Route(topic)}
 	if err := a.admit(ctx, &p.caller, limit.Publishes); err != nil {
 		return p, err
 	}
@@ -83,7 +85,7 @@ func (a *App) beginItem(ctx context.Context, c Caller, item *wire.PublishItem) (
 	if err != nil {
 		return p, nil, err
 	}
-	m, err := request.MessageOfItem(item, a.Limits().MessageBytes)
+	m, err := request.MessageOfItem(item, p.MostBytes)
 	return p, m, err
 }
 
@@ -241,7 +243,7 @@ func (p *Publish) wait() (err error) {
 	case forHook:
 		p.asked = true
 		return a.cfg.Hook.Publish(p.ctx, principalOf(&p.caller), &m.Message, m.TTL, func(item *wire.PublishItem) error {
-			return m.Become(item, a.Limits().MessageBytes)
+			return m.Become(item, p.MostBytes)
 		})
 	}
 	// Another publish with the key. It may wait for the hook, and fail. Publishes that wait for it

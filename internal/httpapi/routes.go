@@ -30,12 +30,11 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) erro
 	if err != nil {
 		return err
 	}
-	most := a.App.Limits().MessageBytes
-	body, err := readBody(w, r, most)
+	body, err := readBody(w, r, p.MostBytes)
 	if err != nil {
 		return err
 	}
-	if err := m.SetPayload(body, most); err != nil {
+	if err := m.SetPayload(body, p.MostBytes); err != nil {
 		return err
 	}
 	published, err := p.Await(m)

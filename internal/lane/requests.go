@@ -185,7 +185,7 @@ func beginPublish(ctx context.Context, a *app.App, caller app.Caller, h request.
 		return p, nil, err
 	}
 	if m, err = request.MessageOf(h); err == nil {
-		err = m.SetPayload(body, a.Limits().MessageBytes)
+		err = m.SetPayload(body, p.MostBytes)
 	}
 	return p, m, err
 }

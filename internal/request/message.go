@@ -47,8 +47,11 @@ func HeaderOf(values []string) Header {
 // MessageOf returns the message of a publish without its payload; see PROTOCOL.md, Publishing.
 func MessageOf(h Head) (m *Message, err error) {
 	m = &Message{Message: wire.Message{Position: wire.Position{Topic: h.Topic}}}
-	if m.Type, m.isJSON, err = mediaTypeOf(h.ContentType); err != nil {
-		return nil, err
+	// Fast path: most messages.
+	if m.isJSON = h.ContentType == (Header{"application/json", 1}); !m.isJSON {
+		if m.Type, m.isJSON, err = mediaTypeOf(h.ContentType); err != nil {
+			return nil, err
+		}
 	}
 	switch given := h.IdempotencyKey; given.Count {
 	case 0:
@@ -159,8 +162,6 @@ func badID(err error) error {
 // CBOR.
 func mediaTypeOf(given Header) (mediaType string, isJSON bool, err error) {
 	switch {
-	case given.Count == 1 && given.Value == "application/json":
-		return "", true, nil // Fast path.
 	case given.Count > 1:
 		return "", false, problem.New(wire.CodeUnsupportedType, "send one", "a request must have at most one Content-Type header; got %d", given.Count)
 	case given.Count == 0 || strings.TrimSpace(given.Value) == "":
@@ -187,60 +188,48 @@ func mediaTypeOf(given Header) (mediaType string, isJSON bool, err error) {
 }
 
 // MessageOfItem returns the message of one of many, or of a command.
-func MessageOfItem(item *wire.PublishItem, most int) (*Message, error) {
-	m := &Message{Message: wire.Message{Position: wire.Position{Topic: item.Topic}}}
-	mediaType, body, err := payloadOf(item)
-	if err != nil {
-		return nil, err
-	}
-	if m.Type, m.isJSON, err = mediaTypeOf(Header{mediaType, 1}); err != nil {
-		return nil, err
-	}
-	if err := m.takeMembers(item); err != nil {
-		return nil, err
-	}
-	return m, m.SetPayload(body, most)
-}
-
-// payloadOf returns the payload and its type.
-func payloadOf(item *wire.PublishItem) (mediaType string, body []byte, err error) {
-	value, typed := item.Data != nil || item.CBOR != nil, item.Type != ""
-	switch {
-	case value && (typed || item.Text != nil || item.Base64 != nil):
+func MessageOfItem(item *wire.PublishItem, most int) (m *Message, err error) {
+	m = &Message{Message: wire.Message{Position: wire.Position{Topic: item.Topic}, Key: item.Key}}
+	var body []byte
+	switch value, text, binary := item.Data != nil || item.CBOR != nil, item.Text != nil, item.Base64 != nil; {
+	case value == (text || binary) || text && binary || value == (item.Type != ""):
+		return nil, problem.New(wire.CodeInvalidRequest, "send data, or type with text, or type with base64 (in CBOR, bytes)", "a message must have exactly one payload")
 	case item.CBOR != nil:
-		return wire.CBORType, item.CBOR, nil
+		m.Type, body = wire.CBORType, item.CBOR
 	case value:
-		return "application/json", item.Data, nil
-	case typed && item.Text != nil && item.Base64 == nil:
-		return item.Type, []byte(*item.Text), nil
-	case typed && item.Base64 != nil && item.Text == nil:
-		return item.Type, *item.Base64, nil
+		m.isJSON, body = true, item.Data
+	case text:
+		body = []byte(*item.Text)
+	default:
+		body = *item.Base64
 	}
-	return "", nil, problem.New(wire.CodeInvalidRequest, "send data, or type with text, or type with base64 (in CBOR, bytes)", "a message must have exactly one payload")
-}
-
-// takeMembers takes the other members.
-func (m *Message) takeMembers(item *wire.PublishItem) error {
+	if item.Type != "" {
+		if m.Type, m.isJSON, err = mediaTypeOf(Header{item.Type, 1}); err != nil {
+			return nil, err
+		}
+	}
 	if ttl := item.TTL; ttl != nil {
 		if *ttl < 1 || *ttl > MaxTTLSeconds {
-			return outside("ttl", strconv.FormatUint(*ttl, 10), 1, MaxTTLSeconds)
+			return nil, outside("ttl", strconv.FormatUint(*ttl, 10), 1, MaxTTLSeconds)
 		}
 		m.TTL = time.Duration(*ttl) * time.Second
 	}
 	if item.Client != nil {
 		if err := checkClient(*item.Client); err != nil {
-			return err
+			return nil, err
 		}
 		m.Client = *item.Client
 	}
 	if item.ID != nil {
 		if err := wire.CheckID(*item.ID); err != nil {
-			return badID(err)
+			return nil, badID(err)
 		}
 		m.ID = *item.ID
 	}
-	m.Key = item.Key
-	return checkKey(m.Key)
+	if err := checkKey(m.Key); err != nil {
+		return nil, err
+	}
+	return m, m.SetPayload(body, most)
 }
 
 func readItem(raw []byte) (*wire.PublishItem, error) {
