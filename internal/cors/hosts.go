@@ -20,11 +20,13 @@ import (
 type Hosts struct {
 	isOpen   bool // an empty list allows every name; immutable
 	refusals *refusals
-	names    atomic.Pointer[Names]
+
+	// InForce are the names until the next Reload, which stores others.
+	InForce atomic.Pointer[Names]
 }
 
-// Names are the names in force until the next Reload. They are immutable, so a verdict
-// holds as long as Names returns the same pointer.
+// Names are the names under which clients may address a listener. They are immutable, so a verdict
+// holds as long as InForce has the same pointer.
 type Names struct {
 	every  bool
 	listed map[string]bool // "*.app.example" stands for one label before ".app.example"
@@ -46,16 +48,13 @@ func (h *Hosts) Reload(list []string) {
 		n.every = n.every || name == Every
 		n.listed[name] = true
 	}
-	h.names.Store(n)
+	h.InForce.Store(n)
 }
-
-// Names returns the names in force.
-func (h *Hosts) Names() *Names { return h.names.Load() }
 
 // Allow reports whether a request with this Host is allowed, and logs it if not: each name
 // once a minute, and at most maxRefused names in a minute.
 func (h *Hosts) Allow(host string) bool {
-	if h.Names().Allow(host) {
+	if h.InForce.Load().Allow(host) {
 		return true
 	}
 	if name := nameOf(host); isLoggable(name) && h.refusals.isDue(name, time.Now()) {

@@ -42,7 +42,7 @@ type parser struct {
 // fieldsOf reads a block of fields with its empty line. It returns nil if the grammar, or
 // the list of hosts, does not allow it.
 func (p *parser) fieldsOf(block []byte) *fields {
-	slot, names := p.lane.fields.slot(block), p.lane.cfg.Hosts.Names()
+	slot, names := p.lane.fields.slot(block), p.lane.cfg.Hosts.InForce.Load()
 	f := slot.Load()
 	if f == nil || f.names != names || !bytes.Equal(f.block, block) {
 		if f = readFields(block); f == nil || !names.Allow(f.host) {

@@ -64,7 +64,7 @@ func (p *parser) read(b []byte, r *parsed) form {
 	}
 	r.form = kind
 	end := 0
-	if p.last != nil && p.last.names == p.lane.cfg.Hosts.Names() && bytes.HasPrefix(rest, p.last.block) {
+	if p.last != nil && p.last.names == p.lane.cfg.Hosts.InForce.Load() && bytes.HasPrefix(rest, p.last.block) {
 		// Fast path: exactly the fields of the last request, with their empty line.
 		end, r.fields = len(p.last.block), p.last
 	} else if end = bytes.Index(rest, headEnd) + len(headEnd); end < len(headEnd) {
