@@ -16,7 +16,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/session"
-	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -49,14 +48,6 @@ const maxAgentBytes = 100
 func (c *Caller) peer(transport string) *session.Peer {
 	agent := c.Agent[:min(len(c.Agent), maxAgentBytes)]
 	return &session.Peer{Transport: transport, Address: c.Who.Address(), Agent: unique.Make(strings.ToValidUTF8(agent, ""))}
-}
-
-// streamPeer is peer for a poll. A poll that ends soon is not listed, so it has none.
-func (c *Caller) streamPeer(mode transport.Mode) *session.Peer {
-	if mode != transport.Stream {
-		return nil
-	}
-	return c.peer("stream")
 }
 
 // admit makes the first checks of every call: the rate of the address, authentication, the
@@ -193,14 +184,30 @@ func (a *App) Reject(c Caller, err error) error {
 	return err
 }
 
-// maySubscribe checks the permission to subscribe to topics, and the rate of new topics.
-func (a *App) maySubscribe(c *Caller, topics []wire.Start) error {
-	for _, start := range topics {
+// maySubscribe checks a subscription: the permission, the rate of new topics, and, with the slot,
+// what the application says. The caller ends the slot. To change a session always needs it.
+func (a *App) maySubscribe(ctx context.Context, c *Caller, place *slot, s hook.Subscribing) error {
+	for _, start := range s.Topics {
 		if err := a.allow(c, auth.Subscribe, start.Topic); err != nil {
 			return err
 		}
 	}
-	return a.mayCreate(c, topics)
+	if err := a.mayCreate(c, s.Topics); err != nil {
+		return err
+	}
+	isAsked := a.cfg.Authorize.Selects(s.Topics)
+	if isAsked || !s.Opens {
+		if err := place.take(ctx, a, c); err != nil {
+			return err
+		}
+	}
+	if isAsked {
+		s.Principal = principalOf(c)
+		if err := a.cfg.Authorize.Authorize(ctx, s); err != nil {
+			return err
+		}
+	}
+	return a.checkGrant(c.grant) // the checks may have waited
 }
 
 // mayCreate checks the rate of new topics. It counts all new topics together, so that a
@@ -229,19 +236,6 @@ type Authorizer interface {
 	Authorize(ctx context.Context, s hook.Subscribing) error
 }
 
-// authorize asks the application about a subscription, with the slot.
-func (a *App) authorize(ctx context.Context, c *Caller, place *slot, s hook.Subscribing) error {
-	// Fast path: the application is not asked.
-	if !a.cfg.Authorize.Selects(s.Topics) {
-		return nil
-	}
-	if err := place.take(ctx, a, c); err != nil {
-		return err
-	}
-	s.Principal = principalOf(c)
-	return a.cfg.Authorize.Authorize(ctx, s)
-}
-
 // principalOf returns the principal of a caller, for a hook.
 func principalOf(c *Caller) hook.Principal {
 	return hook.Principal{Subject: c.grant.Subject, Claims: c.grant.Claims, Address: c.Who.Client()}
@@ -263,12 +257,6 @@ func (s *slot) take(ctx context.Context, a *App, c *Caller) error {
 	s.call, s.err = a.cfg.Limiter.Begin(ctx, c.Who, s.reads)
 	s.held = s.err == nil
 	return s.err
-}
-
-// ofReads makes s a slot for a call that only reads, and returns it.
-func (s *slot) ofReads() *slot {
-	s.reads = true
-	return s
 }
 
 // end may be called again.
@@ -301,10 +289,8 @@ const (
 // takesLong reports whether a change of subscriptions needs a turn: it names many topics, or a
 // pattern, whose topics must be found.
 func takesLong(add []wire.Start, remove []string) bool {
-	return len(add)+len(remove) > quickNames || slices.ContainsFunc(add, isPattern) || slices.ContainsFunc(remove, wire.IsPattern)
+	return len(add)+len(remove) > quickNames || slices.ContainsFunc(add, func(s wire.Start) bool { return wire.IsPattern(s.Topic) }) || slices.ContainsFunc(remove, wire.IsPattern)
 }
-
-func isPattern(start wire.Start) bool { return wire.IsPattern(start.Topic) }
 
 // MostNamed is how many topics a request may name.
 func (a *App) MostNamed() int { return a.cfg.Sessions.Config().MostNamed() }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/request"
@@ -69,15 +70,15 @@ func (c *commands) publish(ctx context.Context, command *wire.Command, resume tr
 	if over {
 		return c.published(published, err), nil, err
 	}
-	hook := p.to.Rule.Hook
-	if !hook {
+	asks := p.to.Rule.Hook
+	if !asks {
 		p.ctx = context.WithoutCancel(p.ctx)
 	}
 	giveUp = p.Continue(func(published wire.Published, err error) {
 		err = c.survive(func() error { return err })
 		resume(func() (*wire.Reply, error) { return c.reply(command.Ref, c.published(published, err), err), nil })
 	})
-	if !hook {
+	if !asks {
 		giveUp = func() {}
 	}
 	return nil, giveUp, nil
@@ -171,7 +172,16 @@ func (c *commands) later(s *session.Session, command *wire.Command, err error) t
 			}
 		}
 		if errors.Is(err, errWaits) {
-			reply, change, err = c.carryOutWaiting(ctx, s, command)
+			// A publish is carried out although its client has left, since a client may close the
+			// connection right behind it; but a hook is no longer asked.
+			waits := ctx
+			if p := command.Publish; p != nil && !c.app.cfg.Broker.Route(p.Topic).Rule.Hook {
+				waits = context.WithoutCancel(ctx)
+			}
+			err = c.survive(func() (err error) {
+				reply, change, err = c.carryOut(waits, s, command, &slot{})
+				return err
+			})
 		}
 		if change != nil && takesLong(command.Subscribe, command.Unsubscribe) {
 			err = turns.Enter(ctx, c.caller.Who.Client())
@@ -190,21 +200,7 @@ func (c *commands) later(s *session.Session, command *wire.Command, err error) t
 	}
 }
 
-// carryOutWaiting is carryOut for a command that may wait. A publish is carried out although its
-// client has left, since a client may close the connection right behind it; but a hook is no longer
-// asked. A panic fails the command only.
-func (c *commands) carryOutWaiting(ctx context.Context, s *session.Session, command *wire.Command) (reply *wire.Reply, change func(inTurn bool) error, err error) {
-	if p := command.Publish; p != nil && !c.app.cfg.Broker.Route(p.Topic).Rule.Hook {
-		ctx = context.WithoutCancel(ctx)
-	}
-	err = c.survive(func() (err error) {
-		reply, change, err = c.carryOut(ctx, s, command, &slot{})
-		return err
-	})
-	return reply, change, err
-}
-
-// survive calls do, and returns the problem internal if it panics.
+// survive calls do, and returns the problem internal if it panics: that fails the command only.
 func (c *commands) survive(do func() error) (err error) {
 	defer func() {
 		if errors.Is(err, errPanicked) {
@@ -257,7 +253,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 			err = mayChange(&c.caller, s)
 		}
 		if err == nil {
-			err = c.app.checkChange(ctx, &c.caller, held, r)
+			err = c.app.maySubscribe(ctx, &c.caller, held, hook.Subscribing{Topics: r.Add})
 		}
 		change = func(inTurn bool) (err error) {
 			reply.Positions, err = c.app.change(ctx, &c.caller, s, r, inTurn)

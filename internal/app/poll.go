@@ -54,8 +54,9 @@ func (o *Opening) Poll(p request.TopicPoll) (s *session.Session, r transport.Req
 		return nil, r, p.Fault
 	}
 	r = p.Answer
-	p.Open.Peer = o.caller.streamPeer(r.Mode)
-	p.Open.Brief = p.Open.Peer == nil
+	if p.Open.Brief = r.Mode != transport.Stream; !p.Open.Brief { // a poll that ends soon is not listed
+		p.Open.Peer = o.caller.peer("stream")
+	}
 	if err := o.check(&p.Open); err != nil {
 		return nil, r, err
 	}
@@ -95,7 +96,13 @@ func (o *Opening) events(e *request.Events) (*session.Session, transport.Request
 			return s, r, err
 		}
 	}
-	if err := a.resumeEvents(c, e); err != nil {
+	// The topics begin after the client's last event.
+	named := e.Open.Topics
+	if e.Had.Session != "" && len(named)+len(e.Had.Positions) > a.cfg.Sessions.Config().MostNamed()/2 { // of two lists
+		e.Had.Positions = nil // too many: a refusal would stop the EventSource for good
+	}
+	e.Open.Topics = resume(named, e.Had)
+	if err := a.mayCreate(c, slices.DeleteFunc(slices.Clone(e.Open.Topics[len(named):]), a.areAnnounced(named))); err != nil {
 		return nil, r, err
 	}
 	if transport.NeedSession(e.Open.Topics) {
@@ -129,16 +136,6 @@ func (a *App) continueEvents(c *Caller, e *request.Events) (*session.Session, er
 		return nil, errSessionUnknown // it keeps nothing to continue with
 	}
 	return s, s.CheckAck(e.Had.Count)
-}
-
-// resumeEvents makes the topics begin after the client's last event.
-func (a *App) resumeEvents(c *Caller, e *request.Events) error {
-	named := e.Open.Topics
-	if e.Had.Session != "" && len(named)+len(e.Had.Positions) > a.cfg.Sessions.Config().MostNamed()/2 { // of two lists
-		e.Had.Positions = nil // too many: a refusal would stop the EventSource for good
-	}
-	e.Open.Topics = resume(named, e.Had)
-	return a.mayCreate(c, slices.DeleteFunc(slices.Clone(e.Open.Topics[len(named):]), a.areAnnounced(named)))
 }
 
 // resume makes topics begin after the client's last event. A topic that the event does not

@@ -14,7 +14,11 @@ import (
 // on disk, and the sessions that it affects have ended. The error is a *wire.Problem.
 func (a *App) Revoke(r wire.RevokeRequest, now time.Time) (wire.RevokeResult, error) {
 	if r.Session != 0 {
-		return a.endSession(r.Session)
+		if !a.cfg.Sessions.EndNumber(r.Session) {
+			return wire.RevokeResult{}, problem.New(wire.CodeSessionUnknown, "see `pubsubd sessions` for the numbers", "no open session has the number %d", r.Session)
+		}
+		a.cfg.Log.Info("an operator ended a session", zap.Uint64("session", r.Session))
+		return wire.RevokeResult{Ended: 1}, nil
 	}
 	if err := a.cfg.Revocations.Add(r.Subject, r.TokenID, now); err != nil {
 		return wire.RevokeResult{}, err
@@ -22,14 +26,6 @@ func (a *App) Revoke(r wire.RevokeRequest, now time.Time) (wire.RevokeResult, er
 	ended := a.cfg.Sessions.EndRevoked()
 	a.cfg.Log.Info("revoked", zap.String("subject", r.Subject), zap.String("token_id", r.TokenID), zap.Int("ended", ended))
 	return wire.RevokeResult{Ended: ended}, nil
-}
-
-func (a *App) endSession(number uint64) (wire.RevokeResult, error) {
-	if !a.cfg.Sessions.EndNumber(number) {
-		return wire.RevokeResult{}, problem.New(wire.CodeSessionUnknown, "see `pubsubd sessions` for the numbers", "no open session has the number %d", number)
-	}
-	a.cfg.Log.Info("an operator ended a session", zap.Uint64("session", number))
-	return wire.RevokeResult{Ended: 1}, nil
 }
 
 // Revocations returns the first n revocations.

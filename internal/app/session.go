@@ -90,19 +90,16 @@ func (o *Opening) Decode(bytes int, decode func() error) error {
 func (o *Opening) check(s *session.Opening) error {
 	a, c := o.app, &o.caller
 	s.Grant = c.grant
-	if err := a.maySubscribe(c, s.Topics); err != nil {
-		return err
-	}
 	var place slot
 	defer place.end()
-	if err := a.authorize(o.ctx, c, &place, hook.Subscribing{Client: s.Client, Opens: true, Topics: s.Topics}); err != nil {
+	if err := a.maySubscribe(o.ctx, c, &place, hook.Subscribing{Client: s.Client, Opens: true, Topics: s.Topics}); err != nil {
 		return err
 	}
 	if takesLong(s.Topics, nil) {
 		ctx, turns, address := o.ctx, a.cfg.Limiter.Turns(), c.Who.Client()
 		s.Turn = func() (end func(), err error) { return turns.Leave, turns.Enter(ctx, address) }
 	}
-	return a.checkGrant(c.grant) // the checks may have waited
+	return nil
 }
 
 // Session opens a session.
@@ -155,7 +152,7 @@ func (ch *Change) Make(r wire.ChangeRequest) (changed wire.SessionChanged, err e
 	defer a.recovered(&err)
 	var place slot
 	defer place.end()
-	if err := a.checkChange(ctx, c, &place, r); err != nil {
+	if err := a.maySubscribe(ctx, c, &place, hook.Subscribing{Topics: r.Add}); err != nil {
 		return changed, err
 	}
 	place.end() // what follows may wait for its turn
@@ -169,15 +166,13 @@ func (ch *Change) Make(r wire.ChangeRequest) (changed wire.SessionChanged, err e
 
 // renew gives the caller's grant to a session of the same principal, if that is newer.
 func (a *App) renew(ctx context.Context, c *Caller, s *session.Session) error {
-	return a.inTurn(ctx, c, c.grant.Renews(s.Grant()) && renewsLong(s), func() error {
+	isLong := c.grant.Renews(s.Grant()) && s.Subscriptions() > quickNames // each is checked
+	return a.inTurn(ctx, c, isLong, func() error {
 		return s.Renew(c.grant, func(name string) bool { return a.allow(c, auth.Subscribe, name) == nil })
 	})
 }
 
-// renewsLong reports whether renewing a session takes long: each subscription is checked.
-func renewsLong(s *session.Session) bool { return s.Subscriptions() > quickNames }
-
-// change makes a change of subscriptions after checkChange. If it takes long, it waits for its turn,
+// change makes a change of subscriptions after maySubscribe. If it takes long, it waits for its turn,
 // unless the caller is in turn already. A session may have another grant than the caller, who can
 // use an older token or one that does not renew. Rights of the caller that the session's grant
 // lacks must not outlive the caller's token in the session.
@@ -191,20 +186,6 @@ func (a *App) change(ctx context.Context, c *Caller, s *session.Session, r wire.
 	return positions, err
 }
 
-// checkChange checks a change of subscriptions. The caller ends the slot, and makes the change.
-func (a *App) checkChange(ctx context.Context, c *Caller, place *slot, r wire.ChangeRequest) error {
-	if err := a.maySubscribe(c, r.Add); err != nil {
-		return err
-	}
-	if err := place.take(ctx, a, c); err != nil {
-		return err
-	}
-	if err := a.authorize(ctx, c, place, hook.Subscribing{Topics: r.Add}); err != nil {
-		return err
-	}
-	return a.checkGrant(c.grant) // the checks may have waited
-}
-
 // SessionState calls answer with the state of a session; see session.State. It names the
 // topics, so the session's id is not enough.
 func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(s wire.SessionState, subscriptions iter.Seq[wire.SubscriptionState], leave func()) error) error {
@@ -215,10 +196,9 @@ func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func
 		}
 		return err
 	}
-	var place slot
-	return a.readLong(ctx, &c, place.ofReads(), find, func() error {
+	return a.readLong(ctx, &c, find, func(leave func()) error {
 		state, subscriptions := s.State(time.Now())
-		return answer(state, subscriptions, place.end)
+		return answer(state, subscriptions, leave)
 	})
 }
 
@@ -226,7 +206,7 @@ func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func
 func (a *App) CloseSession(ctx context.Context, c Caller, id string) error {
 	var s *session.Session
 	find := func() (err error) { s, err = a.sessionToReceive(&c, limit.Requests, id); return err }
-	return a.read(ctx, &c, &slot{}, find, func() error { a.cfg.Sessions.End(s); return nil })
+	return a.read(ctx, &c, slot{}, find, func(func()) error { a.cfg.Sessions.End(s); return nil })
 }
 
 // sessionToReceive returns the session with an id, if the caller may receive it.

@@ -18,9 +18,9 @@ import (
 )
 
 // read makes the checks of the calls that read or delete, check last. It calls do while the slot
-// is held. A do that answers ends the slot first: a client that does not read its answer holds
+// is held. A do that answers leaves the slot first: a client that does not read its answer holds
 // memory, but keeps nobody waiting.
-func (a *App) read(ctx context.Context, c *Caller, s *slot, check func() error, do func() error) (err error) {
+func (a *App) read(ctx context.Context, c *Caller, s slot, check func() error, do func(leave func()) error) (err error) {
 	defer a.recovered(&err)
 	if err := a.admit(ctx, c, limit.Requests); err != nil {
 		return err
@@ -32,13 +32,13 @@ func (a *App) read(ctx context.Context, c *Caller, s *slot, check func() error, 
 	if err := s.take(ctx, a, c); err != nil {
 		return err
 	}
-	return do()
+	return do(s.end)
 }
 
-// readLong is read for an answer that may be long. The answer gets the end of the slot, and calls
-// it once the turn has come to prepare it: what waits for turns has a bound, too.
-func (a *App) readLong(ctx context.Context, c *Caller, s *slot, check, do func() error) error {
-	return a.read(ctx, c, s, func() error {
+// readLong is read for an answer that may be long. It leaves the slot once the turn has come to
+// prepare it: what waits for turns has a bound, too.
+func (a *App) readLong(ctx context.Context, c *Caller, check func() error, do func(leave func()) error) error {
+	return a.read(ctx, c, slot{reads: true}, func() error {
 		if err := a.cfg.Broker.Memory().AdmitAnswer(c.Who.Client()); err != nil {
 			return err
 		}
@@ -48,9 +48,8 @@ func (a *App) readLong(ctx context.Context, c *Caller, s *slot, check, do func()
 
 // Call calls answer for a request that needs no permission.
 func (a *App) Call(ctx context.Context, c Caller, answer func() error) error {
-	var s slot
-	return a.read(ctx, &c, s.ofReads(), func() error { return nil }, func() error {
-		s.end()
+	return a.read(ctx, &c, slot{reads: true}, func() error { return nil }, func(leave func()) error {
+		leave()
 		return answer()
 	})
 }
@@ -59,8 +58,9 @@ func (a *App) Call(ctx context.Context, c Caller, answer func() error) error {
 // listed in parts, when answer asks for them. Then next is set to the page's.
 func (a *App) Topics(ctx context.Context, c Caller, p request.Page, answer func(topics iter.Seq[wire.TopicState], next *string, leave func()) error) error {
 	next, err := a.cursor(p.After)
-	var s slot
-	return a.readLong(ctx, &c, s.ofReads(), func() error { return cmp.Or(p.Fault, err) }, func() error { return answer(a.topics(&c, &next, p.Limit), &next, s.end) })
+	return a.readLong(ctx, &c, func() error { return cmp.Or(p.Fault, err) }, func(leave func()) error {
+		return answer(a.topics(&c, &next, p.Limit), &next, leave)
+	})
 }
 
 // topics returns at most n topics after next, and sets next.
@@ -91,10 +91,9 @@ const topicsAtOnce = 64
 
 // Topic calls answer with the state of a topic.
 func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) error {
-	var s slot
-	return a.read(ctx, &c, s.ofReads(), func() error { return a.mayUse(&c, auth.Subscribe, topic) }, func() error {
+	return a.read(ctx, &c, slot{reads: true}, func() error { return a.mayUse(&c, auth.Subscribe, topic) }, func(leave func()) error {
 		state, ok := a.cfg.Broker.Topic(topic)
-		s.end()
+		leave()
 		if !ok {
 			return topicUnknown(topic, toHaveIt)
 		}
@@ -104,26 +103,22 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 
 // Presence calls answer with who is on a topic.
 func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(found presence.List, leave func()) error) error {
-	var s slot
-	return a.readLong(ctx, &c, s.ofReads(), func() error { return a.mayReadPresence(&c, topic) }, func() error {
+	return a.readLong(ctx, &c, func() error {
+		if err := a.mayUse(&c, auth.Presence, topic); err != nil {
+			return err
+		}
+		if !a.cfg.Broker.Route(topic).Rule.Presence {
+			return problem.New(wire.CodeNotFound, "ask the operator to set presence: true in a rule that matches the topic",
+				"presence is off for topic %s", wire.Quote(topic))
+		}
+		return a.mayCreate(&c, []wire.Start{{Topic: wire.PresenceTopic(topic)}})
+	}, func(leave func()) error {
 		found, err := a.cfg.Presence.List(topic, time.Now())
 		if err != nil {
 			return err
 		}
-		return answer(found, s.end)
+		return answer(found, leave)
 	})
-}
-
-// mayReadPresence also checks the rate of new topics: the presence topic may be one.
-func (a *App) mayReadPresence(c *Caller, topic string) error {
-	if err := a.mayUse(c, auth.Presence, topic); err != nil {
-		return err
-	}
-	if !a.cfg.Broker.Route(topic).Rule.Presence {
-		return problem.New(wire.CodeNotFound, "ask the operator to set presence: true in a rule that matches the topic",
-			"presence is off for topic %s", wire.Quote(topic))
-	}
-	return a.mayCreate(c, []wire.Start{{Topic: wire.PresenceTopic(topic)}})
 }
 
 // toHaveIt is the remedy for reading a topic that does not exist.
@@ -135,10 +130,9 @@ func topicUnknown(topic, remedy string) *wire.Problem {
 
 // DeleteTopic deletes a topic's history, and calls answer with its state then.
 func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) error {
-	var s slot
-	return a.read(ctx, &c, &s, func() error { return a.mayUse(&c, auth.Delete, topic) }, func() error {
+	return a.read(ctx, &c, slot{}, func() error { return a.mayUse(&c, auth.Delete, topic) }, func(leave func()) error {
 		state, err := a.cfg.Broker.Delete(topic, time.Now())
-		s.end()
+		leave()
 		switch {
 		case errors.Is(err, broker.ErrNoTopic):
 			return topicUnknown(topic, "check the name against GET /v1/topics")
@@ -153,13 +147,12 @@ func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer fu
 // piece is read when answer asks for it.
 func (a *App) History(ctx context.Context, c Caller, h request.History, answer func(pieces iter.Seq[[]*frame.Frame], leave func()) error) error {
 	topic, n := h.Start.Topic, h.Limit
-	var s slot
-	return a.readLong(ctx, &c, s.ofReads(), func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), h.Fault) }, func() error {
+	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), h.Fault) }, func(leave func()) error {
 		frames, from := a.cfg.Broker.ReadTopic(h.Start, broker.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
 		if from == (wire.Position{}) {
 			return topicUnknown(topic, toHaveIt)
 		}
-		return answer(a.history(frames, from, n), s.end)
+		return answer(a.history(frames, from, n), leave)
 	})
 }
 
