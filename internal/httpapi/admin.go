@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	_ "embed"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -71,11 +70,11 @@ func adminRouter(cfg AdminConfig) *mux.Router {
 	r.Handle("/metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{})).Methods("GET")
 	r.Handle("/livez", health(func() string { return "" })).Methods("GET")
 	r.Handle("/readyz", health(cfg.Ready)).Methods("GET")
-	r.Handle("/sessions", rarely(listSessions(cfg.Sessions))).Methods("GET")
+	r.Handle("/sessions", rarely(cfg.answer(cfg.listSessions))).Methods("GET")
 	r.Handle("/loglevel", asJSON(cfg.LogLevel)).Methods("GET")
 	r.Handle("/loglevel", cfg.operatorsOnly(asJSON(cfg.LogLevel))).Methods("PUT")
-	r.Handle("/revocations", cfg.operatorsOnly(listRevocations(cfg.App))).Methods("GET") // names of users
-	r.Handle("/revocations", cfg.operatorsOnly(revoke(cfg.App))).Methods("POST")
+	r.Handle("/revocations", cfg.operatorsOnly(cfg.answer(cfg.listRevocations))).Methods("GET") // names of users
+	r.Handle("/revocations", cfg.operatorsOnly(cfg.answer(cfg.revoke))).Methods("POST")
 	profiles := func(serve http.HandlerFunc) http.Handler { return cfg.operatorsOnly(rarely(bounded(serve))) }
 	r.Handle("/debug/pprof/cmdline", profiles(pprof.Cmdline)).Methods("GET")
 	r.Handle("/debug/pprof/profile", profiles(pprof.Profile)).Methods("GET")
@@ -175,53 +174,51 @@ func health(why func() string) http.Handler {
 	})
 }
 
-// listSessions answers with the open sessions that lag or idle most. It does not show
-// their ids, which are capabilities.
-func listSessions(sessions *session.Registry) http.Handler {
+// answer answers in JSON with what ask returns.
+func (cfg *AdminConfig) answer(ask func(w http.ResponseWriter, r *http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, by, err := request.SessionListOf(r.URL.RawQuery)
-		if refused, wrong := errors.AsType[*wire.Problem](err); wrong {
-			writeProblem(w, refused)
+		answer, err := ask(w, r)
+		if err != nil {
+			writeProblem(w, cfg.App.Problem(err))
 			return
 		}
-		writeAdmin(w, http.StatusOK, typeJSON, request.InJSON(sessions.List(n, by, time.Now())))
+		writeAdmin(w, http.StatusOK, typeJSON, request.InJSON(answer))
 	})
+}
+
+// listSessions returns the open sessions that lag or idle most. It does not show their ids, which
+// are capabilities.
+func (cfg *AdminConfig) listSessions(_ http.ResponseWriter, r *http.Request) (any, error) {
+	n, by, err := request.SessionListOf(r.URL.RawQuery)
+	if err != nil {
+		return nil, err
+	}
+	return cfg.Sessions.List(n, by, time.Now()), nil
 }
 
 // maxRevokeBytes bounds the body of a revocation.
 const maxRevokeBytes = 8 << 10
 
 // revoke refuses tokens, or ends a session.
-func revoke(a *app.App) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRevokeBytes))
-		if err != nil { // or the client has left
-			writeProblem(w, request.TooLarge(maxRevokeBytes))
-			return
-		}
-		asked, err := request.RevokeOf(body)
-		var done wire.RevokeResult
-		if err == nil {
-			done, err = a.Revoke(asked, time.Now())
-		}
-		if err != nil {
-			writeProblem(w, a.Problem(err))
-			return
-		}
-		writeAdmin(w, http.StatusOK, typeJSON, request.InJSON(done))
-	})
+func (cfg *AdminConfig) revoke(w http.ResponseWriter, r *http.Request) (any, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRevokeBytes))
+	if err != nil { // or the client has left
+		return nil, request.TooLarge(maxRevokeBytes)
+	}
+	asked, err := request.RevokeOf(body)
+	if err != nil {
+		return nil, err
+	}
+	return cfg.App.Revoke(asked, time.Now())
 }
 
-// listRevocations answers with the newest revocations.
-func listRevocations(a *app.App) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		page := request.PageOf(r.URL.RawQuery)
-		if refused, wrong := errors.AsType[*wire.Problem](page.Fault); wrong {
-			writeProblem(w, refused)
-			return
-		}
-		writeAdmin(w, http.StatusOK, typeJSON, request.InJSON(a.Revocations(page.Limit, time.Now())))
-	})
+// listRevocations returns the newest revocations.
+func (cfg *AdminConfig) listRevocations(_ http.ResponseWriter, r *http.Request) (any, error) {
+	page := request.PageOf(r.URL.RawQuery)
+	if page.Fault != nil {
+		return nil, page.Fault
+	}
+	return cfg.App.Revocations(page.Limit, time.Now()), nil
 }
 
 // asJSON adds the content type that h leaves out.

@@ -4,19 +4,9 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/gorilla/mux"
-
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/pkg/pubsubjs"
 )
-
-// routeModules routes the modules of the JavaScript client.
-func (a *API) routeModules(v1 *mux.Router) {
-	for _, name := range []string{"client.js", "share.js", "react.js"} {
-		serve := a.module(pubsubjs.Load(name))
-		a.route(v1, "/"+name, methods{"GET": serve, "HEAD": serve})
-	}
-}
 
 // module answers with a module of the JavaScript client. Every page may load it, and needs
 // no token: a <script> can send none. Browsers keep it and ask each time whether it changed.

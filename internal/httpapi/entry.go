@@ -8,18 +8,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/observe"
 )
 
-// observed echoes the id of a request in the head of its answer, and returns the request with
-// the trace of its client, if it has one.
-func observed(h http.Header, r *http.Request) *http.Request {
-	if id := observe.RequestID(r.Header["X-Request-Id"]...); id != "" {
-		h.Set("X-Request-Id", id)
-	}
-	if parent := r.Header["Traceparent"]; len(parent) == 1 {
-		r = r.WithContext(observe.Continue(r.Context(), parent[0], r.Header.Get("Tracestate")))
-	}
-	return r
-}
-
 // beginEntry begins the entry of a request in the access log, if the log selects it.
 func (a *API) beginEntry(w *response, r *http.Request) {
 	e := a.AccessLog.Begin()

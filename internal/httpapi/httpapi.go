@@ -7,7 +7,6 @@ import (
 	"errors"
 	"maps"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -26,6 +25,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/pubsubjs"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -81,7 +81,10 @@ func New(cfg Config) *API {
 	a.route(v1, "/sse", methods{"GET": a.ofAllowedPage(a.sse)})
 	a.route(v1, "/ws", methods{"GET": a.openSocket})
 	a.route(v1, "/openapi.yaml", methods{"GET": a.describe})
-	a.routeModules(v1)
+	for _, name := range []string{"client.js", "share.js", "react.js"} {
+		serve := a.module(pubsubjs.Load(name))
+		a.route(v1, "/"+name, methods{"GET": serve, "HEAD": serve})
+	}
 	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, c app.Caller) error {
 		return a.App.Reject(c, problem.New(wire.CodeNotFound, "for the paths, see pubsubd help protocol or GET /v1/openapi.yaml", "nothing is served here"))
 	})
@@ -173,7 +176,12 @@ func (a *API) handle(serve handler) http.Handler {
 		h.Set("X-Accel-Buffering", "no")
 		h.Set("X-Content-Type-Options", "nosniff")
 		a.origins.Announce(h, r.Header.Get("Origin"))
-		r = observed(h, r)
+		if id := observe.RequestID(r.Header["X-Request-Id"]...); id != "" {
+			h.Set("X-Request-Id", id)
+		}
+		if parent := r.Header["Traceparent"]; len(parent) == 1 {
+			r = r.WithContext(observe.Continue(r.Context(), parent[0], r.Header.Get("Tracestate")))
+		}
 		a.beginEntry(w, r)
 		defer w.endEntry()
 		defer a.expectBody(w, r)()
@@ -210,13 +218,4 @@ func (a *API) serve(w *response, r *http.Request, serve handler) error {
 		a.origins.LogRefused(r.Header.Get("Origin")) // its browser hides the answer
 	}
 	return serve(w, r, c)
-}
-
-// addressOf returns the address that r is counted for.
-func (a *API) addressOf(r *http.Request) limit.Who {
-	if counted := listen.Counted(listen.FromContext(r.Context())); counted != nil {
-		return counted.Who(r.Header["X-Forwarded-For"])
-	}
-	at, _ := netip.ParseAddrPort(r.RemoteAddr) // requests without an address share one
-	return a.Limiter.WhoAt(at.Addr())
 }

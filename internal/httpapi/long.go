@@ -45,9 +45,6 @@ func (l *longAnswer) append(b []byte) error {
 
 func (l *longAnswer) text(s string) { _ = l.append([]byte(s)) }
 
-// value appends v in JSON.
-func (l *longAnswer) value(v any) { _ = l.append(request.InJSON(v)) }
-
 // list appends values in JSON with commas between them, until the client leaves. It does so in
 // turns.
 func list[V any](ctx context.Context, l *longAnswer, values iter.Seq[V]) {

@@ -157,7 +157,7 @@ func (a *API) listTopics(w http.ResponseWriter, r *http.Request, c app.Caller) e
 		list(r.Context(), long, topics)
 		if long.text("]"); *next != "" {
 			long.text(`,"next":`)
-			long.value(*next)
+			_ = long.append(request.InJSON(*next))
 		}
 		long.text("}\n")
 		return long.end()

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"net/netip"
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -23,7 +24,14 @@ type response struct {
 }
 
 func (a *API) response(w http.ResponseWriter, r *http.Request) *response {
-	answer := &response{ResponseWriter: w, Owner: listen.Owner{Who: a.addressOf(r), Conn: listen.Of(listen.FromContext(r.Context()))}}
+	nc := listen.FromContext(r.Context())
+	answer := &response{ResponseWriter: w, Owner: listen.Owner{Conn: listen.Of(nc)}}
+	if counted := listen.Counted(nc); counted != nil {
+		answer.Who = counted.Who(r.Header["X-Forwarded-For"])
+	} else {
+		at, _ := netip.ParseAddrPort(r.RemoteAddr) // requests without an address share one
+		answer.Who = a.Limiter.WhoAt(at.Addr())
+	}
 	answer.unread.Init(a.Polls.Memory(), answer)
 	return answer
 }

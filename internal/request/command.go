@@ -21,10 +21,27 @@ func CommandOf(raw []byte, binary bool, most, quick int) (command *wire.Command,
 	} else {
 		command, err = readCommand(raw, most, quick)
 	}
-	if err == nil {
-		err = checkCommand(command)
+	if err != nil {
+		return command, err
+	}
+	c := command
+	switch kinds := countOf(c.Subscribe != nil || c.Unsubscribe != nil, c.Publish != nil, c.Ack != nil, c.Ping, c.Auth != ""); {
+	case kinds != 1:
+		err = problem.New(wire.CodeInvalidRequest, "send one kind a command: subscribe and unsubscribe, publish, ack, ping, or auth", "a command must have exactly one kind; got %d", kinds)
+	case c.Ref != nil && *c.Ref > wire.MaxOffset:
+		err = problem.New(wire.CodeInvalidRequest, "use a smaller whole number", "ref must be at most 2^53-1")
 	}
 	return command, err
+}
+
+// countOf returns how many are true.
+func countOf(given ...bool) (n int) {
+	for _, is := range given {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 // Peek returns the ref of a command, as far as it can be read, and whether it is a publish. To
@@ -46,23 +63,6 @@ func peekJSON(object []byte) (ref *uint64, publishes bool) {
 	}
 	_ = json.Unmarshal(object, &named, lenient) // decoding reports the error
 	return named.Ref, named.Publish != nil
-}
-
-// checkCommand returns an error unless a command has one kind.
-func checkCommand(c *wire.Command) error {
-	kinds := 0
-	for _, so := range []bool{c.Subscribe != nil || c.Unsubscribe != nil, c.Publish != nil, c.Ack != nil, c.Ping, c.Auth != ""} {
-		if so {
-			kinds++
-		}
-	}
-	switch {
-	case kinds != 1:
-		return problem.New(wire.CodeInvalidRequest, "send one kind a command: subscribe and unsubscribe, publish, ack, ping, or auth", "a command must have exactly one kind; got %d", kinds)
-	case c.Ref != nil && *c.Ref > wire.MaxOffset:
-		return problem.New(wire.CodeInvalidRequest, "use a smaller whole number", "ref must be at most 2^53-1")
-	}
-	return nil
 }
 
 // readCBORCommand reads a command in CBOR, as readCommand does.

@@ -102,14 +102,11 @@ func (q *query) topicPoll(topics []wire.Start, accepts Accepts) (p TopicPoll) {
 	}
 	mode := q.mode()
 	p.Answer = transport.Request{Mode: mode, Format: q.format(accepts), Gzip: accepts.Gzip}
-	p.Hello = q.truth("hello", false) || mode == transport.Stream || slices.ContainsFunc(topics, withoutPosition)
+	p.Hello = word(q, "hello", "false", "true") == "true" || mode == transport.Stream || slices.ContainsFunc(topics, func(s wire.Start) bool { return s.From != wire.FromPosition }) // it must learn where they begin
 	p.Open = q.opening(topics, mode)
 	p.Fault = q.err
 	return p
 }
-
-// withoutPosition reports whether the client must learn where a topic begins.
-func withoutPosition(start wire.Start) bool { return start.From != wire.FromPosition }
 
 func noTopic(what string) *wire.Problem {
 	return problem.New(wire.CodeInvalidRequest, "name a topic: ?topic=prices.acme", "%s names no topic", what)
@@ -129,7 +126,7 @@ type Events struct {
 func EventsOf(query string, lastEventID []string, c *auth.Credentials) Events {
 	q := parseQuery(query)
 	q.takeToken(c)
-	r := Events{Session: q.one("session"), Had: q.lastEventID(lastEventID), HeartbeatEvents: q.heartbeatEvents()}
+	r := Events{Session: q.one("session"), Had: q.lastEventID(lastEventID), HeartbeatEvents: word(&q, "heartbeat", "comment", "event") == "event"}
 	r.Open = q.opening(q.topics(), transport.Stream)
 	switch {
 	case r.Session != "" && (len(r.Open.Topics) > 0 || q.values.Has("client")):

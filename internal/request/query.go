@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -174,40 +176,23 @@ func outside(name, text string, lo, hi uint64) *wire.Problem {
 		"%s must be %d to %d; got %s", name, lo, hi, wire.Quote(text))
 }
 
-// truth returns a parameter that is true or false, or the default.
-func (q *query) truth(name string, otherwise bool) bool {
-	switch text := q.one(name); text {
-	case "":
-		return otherwise
-	case "true", "false":
-		return text == "true"
-	default:
-		q.fail(problem.New(wire.CodeInvalidRequest, "use true or false", "%s must be true or false; got %s", name, wire.Quote(text)))
-		return false
+// word returns a parameter that is one of some words. The first is the default.
+func word[T ~string](q *query, name string, words ...T) T {
+	given := cmp.Or(T(q.one(name)), words[0])
+	if !slices.Contains(words, given) {
+		all := strings.ReplaceAll(strings.Trim(fmt.Sprint(words), "[]"), " ", " or ")
+		q.fail(problem.New(wire.CodeInvalidRequest, "use "+all, "%s must be %s; got %s", name, all, wire.Quote(given)))
 	}
-}
-
-// heartbeatEvents reports whether the heartbeats of an event stream are events.
-func (q *query) heartbeatEvents() bool {
-	switch text := q.one("heartbeat"); text {
-	case "", "comment":
-		return false
-	case "event":
-		return true
-	default:
-		q.fail(problem.New(wire.CodeInvalidRequest, "use event, or comment (the default)", "unknown heartbeat %s", wire.Quote(text)))
-		return false
-	}
+	return given
 }
 
 // mode returns the mode of a poll.
 func (q *query) mode() transport.Mode {
-	mode := cmp.Or(transport.Mode(q.one("mode")), transport.Batch)
-	if !slices.Contains(transport.Modes(), mode) {
-		q.fail(problem.New(wire.CodeInvalidRequest, "use single, batch, multiple or stream", "unknown mode %s", wire.Quote(mode)))
-	}
-	return mode
+	return word(q, "mode", transport.Batch, transport.Single, transport.Multiple, transport.Stream)
 }
+
+// echo reports whether a client gets its own messages, too.
+func (q *query) echo() bool { return word(q, "echo", "true", "false") == "true" }
 
 // format returns the format of the answer: format= beats Accept.
 func (q *query) format(accepts Accepts) frame.Format {
@@ -259,7 +244,7 @@ func (q *query) limitRate(topics []wire.Start, mode transport.Mode) {
 
 // opening returns the session to open for topics, as the query asks.
 func (q *query) opening(topics []wire.Start, mode transport.Mode) session.Opening {
-	client, echo := q.one("client"), q.truth("echo", true)
+	client, echo := q.one("client"), q.echo()
 	o, err := openingOf(topics, client, &echo)
 	q.fail(err)
 	q.limitRate(topics, mode)

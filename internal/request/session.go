@@ -2,9 +2,7 @@ package request
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -58,7 +56,7 @@ func ConnectOf(query string, accepts Accepts, c *auth.Credentials) (r Connect) {
 	topics, client := q.topics(), q.one("client")
 	r.Session = q.one("session")
 	q.limitRate(topics, transport.Stream)
-	echo, ack := q.truth("echo", true), q.number("ack", 0, maxAck, 0)
+	echo, ack := q.echo(), q.number("ack", 0, maxAck, 0)
 	if q.values.Has("ack") {
 		r.Ack = &ack
 	}
@@ -159,34 +157,24 @@ type History struct {
 // HistoryOf reads the query for messages of a topic.
 func HistoryOf(topic, query string, accepts Accepts) History {
 	q := parseQuery(query)
-	h := History{Limit: q.pageSize(), Format: q.format(accepts), Start: q.startOf(topic)}
+	h := History{Limit: q.pageSize(), Format: q.format(accepts), Start: wire.Start{Topic: topic, From: wire.FromOldest}}
+	if after := q.one("after"); after != "" {
+		position, err := wire.ParsePosition(after)
+		if err == nil && position.Topic != topic {
+			err = fmt.Errorf("position %s is not a position of topic %s", wire.Quote(after), wire.Quote(topic))
+		}
+		q.fail(problemOf(err, wire.CodeInvalidPosition, "send a position of this topic"))
+		position.Topic = topic
+		h.Start = wire.StartAfter(position)
+	}
 	h.Fault = q.err
 	return h
-}
-
-// startOf returns where to begin to read a topic.
-func (q *query) startOf(topic string) wire.Start {
-	after := q.one("after")
-	if after == "" {
-		return wire.Start{Topic: topic, From: wire.FromOldest}
-	}
-	position, err := wire.ParsePosition(after)
-	if err == nil && position.Topic != topic {
-		err = fmt.Errorf("position %s is not a position of topic %s", wire.Quote(after), wire.Quote(topic))
-	}
-	q.fail(problemOf(err, wire.CodeInvalidPosition, "send a position of this topic"))
-	position.Topic = topic
-	return wire.StartAfter(position)
 }
 
 // SessionListOf reads the query for the list of sessions: how many, and in which order.
 func SessionListOf(query string) (n int, by session.Order, err error) {
 	q := parseQuery(query)
-	n = q.pageSize()
-	by = cmp.Or(session.Order(q.one("sort")), session.ByLag)
-	if !slices.Contains(session.Orders(), by) {
-		q.fail(problem.New(wire.CodeInvalidRequest, "use lag or idle", "unknown order %s", wire.Quote(by)))
-	}
+	n, by = q.pageSize(), word(&q, "sort", session.Orders()...)
 	return n, by, q.err
 }
 
@@ -195,13 +183,7 @@ func RevokeOf(body []byte) (r wire.RevokeRequest, err error) {
 	if err := decode(body, &r); err != nil {
 		return r, err
 	}
-	members := 0
-	for _, is := range []bool{r.Subject != "", r.TokenID != "", r.Session != 0} {
-		if is {
-			members++
-		}
-	}
-	if members != 1 {
+	if members := countOf(r.Subject != "", r.TokenID != "", r.Session != 0); members != 1 {
 		return r, problem.New(wire.CodeInvalidRequest, `send {"subject":"alice"}, {"token_id":"…"} or {"session":17}`,
 			"a body must have exactly one of subject, token_id and session; got %d", members)
 	}
