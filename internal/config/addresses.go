@@ -86,11 +86,10 @@ const every = "*"
 
 // origins is a list of origins, or every alone.
 func origins(to *[]string) *field {
-	return list[string]{
+	return texts(to, list[string]{
 		kind: "origins", most: maxOrigins,
 		allowed: fmt.Sprintf("origins as browsers send them, such as https://app.example or http://localhost:3000 "+
 			"(lower case, without a path, a slash at the end or the scheme's default port), at most %d, separated by commas; or %s alone for every origin", maxOrigins, every),
-		parse: asIs, format: strings.Clone,
 		check: func(origin string, alone bool) error {
 			switch {
 			case origin == every && !alone:
@@ -100,7 +99,7 @@ func origins(to *[]string) *field {
 			}
 			return nil
 		},
-	}.field(to)
+	})
 }
 
 // isOrigin reports whether a browser would send s as an origin (HTML standard, section
@@ -136,11 +135,10 @@ const maxHosts = 100
 
 // hosts is a list of DNS names and patterns of them, or every alone.
 func hosts(to *[]string) *field {
-	return list[string]{
+	return texts(to, list[string]{
 		kind: "names", most: maxHosts,
 		allowed: fmt.Sprintf("DNS names such as app.example (lower case, without a scheme or a port), or *.app.example for all names with one label more, "+
 			"at most %d, separated by commas; or %s alone for every name", maxHosts, every),
-		parse: asIs, format: strings.Clone,
 		check: func(name string, alone bool) error {
 			switch {
 			case name == every && !alone:
@@ -150,7 +148,7 @@ func hosts(to *[]string) *field {
 			}
 			return nil
 		},
-	}.field(to)
+	})
 }
 
 // isDNSName reports whether s is a DNS name in lower case without a dot at the end (RFC 1035,
@@ -182,12 +180,11 @@ const maxDomains = 100
 
 // domains is a list of DNS names. A pattern would need a challenge by DNS.
 func domains(to *[]string) *field {
-	return list[string]{
+	return texts(to, list[string]{
 		kind: "names", most: maxDomains,
 		allowed: fmt.Sprintf("DNS names such as app.example (lower case, without a scheme, a port or *), at most %d, separated by commas", maxDomains),
-		parse:   asIs, format: strings.Clone,
-		check: func(name string, _ bool) error { return within(isDNSName(name)) },
-	}.field(to)
+		check:   func(name string, _ bool) error { return within(isDNSName(name)) },
+	})
 }
 
 // directory is the URL of an ACME authority.

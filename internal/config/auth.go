@@ -17,12 +17,11 @@ const (
 
 // keyFiles is a list of files.
 func keyFiles(to *[]string) *field {
-	return list[string]{
+	return texts(to, list[string]{
 		kind: "files", most: maxKeyFiles,
 		allowed: fmt.Sprintf("files' paths, at most %d, separated by commas", maxKeyFiles),
-		parse:   asIs, format: strings.Clone,
-		check: func(path string, _ bool) error { return within(path != "" && !strings.Contains(path, ",")) },
-	}.field(to)
+		check:   func(path string, _ bool) error { return within(path != "" && !strings.Contains(path, ",")) },
+	})
 }
 
 // jwksURL refuses plain HTTP from other machines, because whoever is on the way could change
@@ -48,14 +47,13 @@ func claim(to *string) *field {
 
 // claims is a list of names of claims.
 func claims(to *[]string) *field {
-	return list[string]{
+	return texts(to, list[string]{
 		kind: "claims", most: maxPublicClaims,
 		allowed: fmt.Sprintf("names of claims, such as name, at most %d, separated by commas", maxPublicClaims),
-		parse:   asIs, format: strings.Clone,
 		check: func(name string, _ bool) error {
 			return within(name != "" && len(name) <= 64 && strings.ToValidUTF8(name, "") == name && !strings.ContainsFunc(name, func(r rune) bool { return r == ',' || unicode.IsControl(r) }))
 		},
-	}.field(to)
+	})
 }
 
 // rights is a list of rights as JSON.
@@ -76,12 +74,10 @@ func rights(to *string) *field {
 
 // checkAuth refuses files of keys that cannot be used, and settings of tokens without keys.
 func checkAuth(m *mistakes, a auth.Config) {
-	if err := a.CheckKeys(); err != nil {
-		m.check(false, "auth.keys", "", "has a file that cannot be used: %s", err)
-	}
-	if err := a.CheckAPIKeys(); err != nil {
-		m.check(false, "auth.api_keys", "", "is %q, which cannot be used: %s", a.APIKeys, err)
-	}
+	err := a.CheckKeys()
+	m.check(err == nil, "auth.keys", "", "has a file that cannot be used: %v", err)
+	err = a.CheckAPIKeys()
+	m.check(err == nil, "auth.api_keys", "", "is %q, which cannot be used: %v", a.APIKeys, err)
 	for _, s := range []struct{ key, text string }{
 		{"auth.revocations", a.Revocations}, {"auth.issuer", a.Issuer}, {"auth.audience", a.Audience}, {"auth.type", a.Type}, {"auth.public_claims", strings.Join(a.PublicClaims, ",")},
 	} {

@@ -337,15 +337,18 @@ const maxHookTopics = 100
 
 // patterns is a list of patterns and names of topics.
 func patterns(to *[]string) *field {
-	return list[string]{
+	return texts(to, list[string]{
 		kind: "patterns", least: 1, most: maxHookTopics,
 		allowed: fmt.Sprintf("names of topics, or patterns such as chat.* or prices.>, from 1 to %d, separated by commas", maxHookTopics),
-		parse:   asIs, format: strings.Clone,
-		check: func(pattern string, _ bool) error { return wire.CheckPattern(pattern) },
-	}.field(to)
+		check:   func(pattern string, _ bool) error { return wire.CheckPattern(pattern) },
+	})
 }
 
-func asIs(s string) (string, error) { return s, nil }
+// texts is a list of texts that are written as they are.
+func texts(to *[]string, l list[string]) *field {
+	l.parse, l.format = func(s string) (string, error) { return s, nil }, strings.Clone
+	return l.field(to)
+}
 
 // enumerate returns "a", "a or b", or "a, b or c" for the conjunction "or".
 func enumerate[T ~string](words []T, conjunction string) string {

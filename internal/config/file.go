@@ -28,7 +28,7 @@ type yamlFile struct {
 
 func (r *reading) readYAML(name string, text []byte) {
 	f := &yamlFile{reading: r, name: name, seen: make(map[string]int)}
-	// isDuplicate finds duplicate keys, because a.b beside a: {b} is also one.
+	// entry finds duplicate keys, because a.b beside a: {b} is also one.
 	parsed, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		f.syntax(err)
@@ -92,10 +92,14 @@ func (f *yamlFile) entry(path string, k ast.MapKeyNode, v ast.Node) {
 	if path != "" {
 		name = path + "." + name
 	}
+	if line, ok := f.seen[name]; ok {
+		f.fail(f.at(k), name, "is already set in line %d", line)
+		return
+	}
+	f.seen[name] = k.GetToken().Position.Line
 	s, isSetting := f.find(key, name)
 	rule, member, isRule := splitRuleKey(name)
 	switch {
-	case f.isDuplicate(name, k):
 	case isRule:
 		f.ruleEntry(name, rule, member, k, v)
 	case isSetting:
@@ -119,16 +123,6 @@ func (f *yamlFile) ruleEntry(name, rule, member string, k ast.MapKeyNode, v ast.
 	default:
 		f.fail(f.at(k), name, "is not a setting: %s", wrongMember(rule, member))
 	}
-}
-
-// isDuplicate reports a key that the file has already set.
-func (f *yamlFile) isDuplicate(name string, k ast.Node) bool {
-	if line, ok := f.seen[name]; ok {
-		f.fail(f.at(k), name, "is already set in line %d", line)
-		return true
-	}
-	f.seen[name] = k.GetToken().Position.Line
-	return false
 }
 
 func (f *yamlFile) leaf(s setting, k ast.MapKeyNode, v ast.Node) {

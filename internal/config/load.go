@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
 // A Loader reads the configuration from the file, the environment and the flags it
@@ -58,8 +60,21 @@ func (l *Loader) Load(environ []string) (Loaded, error) {
 	r.readFile(l.flags, variables)
 	r.readEnvironment(variables)
 	r.readFlags(l.flags)
-	r.putRules(&c)
-	r.addContradictions(contradictions(&c))
+	// The limiter also gets rules without a rate: one of them may be the most specific.
+	for _, name := range slices.Sorted(maps.Keys(r.rules)) {
+		rule := r.rules[name]
+		c.Broker.Rules = append(c.Broker.Rules, rule.Rule)
+		c.Limit.Rules = append(c.Limit.Rules, limit.Rule{Name: name, Pattern: rule.Pattern, Rate: rule.Rate})
+	}
+	// A setting that could not be read has its default, which the user did not choose: it contradicts
+	// nothing.
+	unread := r.wrong
+	for _, e := range contradictions(&c) {
+		e.Where = cmp.Or(r.originOf(e.Key), r.originOf(e.with))
+		if !slices.ContainsFunc(unread, func(u *Error) bool { return u.isAbout(e.Key) || u.isAbout(e.with) }) {
+			r.wrong = append(r.wrong, e)
+		}
+	}
 	return Loaded{Config: c, origin: r.origin}, r.wrong.join()
 }
 
@@ -102,19 +117,6 @@ func (r *reading) set(s setting, text, where string) {
 
 func (r *reading) fail(where, key, reason string, args ...any) {
 	r.wrong = append(r.wrong, &Error{Where: where, Key: key, Reason: fmt.Sprintf(reason, args...)})
-}
-
-// addContradictions adds mistakes with the origins of their settings. It drops a mistake
-// about a setting that could not be read: that setting has its default, which the user did
-// not choose.
-func (r *reading) addContradictions(wrong mistakes) {
-	unread := r.wrong
-	for _, e := range wrong {
-		e.Where = cmp.Or(r.originOf(e.Key), r.originOf(e.with))
-		if !slices.ContainsFunc(unread, func(u *Error) bool { return u.isAbout(e.Key) || u.isAbout(e.with) }) {
-			r.wrong = append(r.wrong, e)
-		}
-	}
 }
 
 // originOf returns where a setting came from, or else its rule.
@@ -204,11 +206,7 @@ func (r *reading) readFlags(flags *pflag.FlagSet) {
 // CommandVariables returns the variables that the commands read, with our prefix. None of
 // them is a setting. serve ignores them, because it may share its environment with commands.
 func CommandVariables() []string {
-	var names []string
-	for _, name := range []string{"SERVER", "ADMIN", "CA", "CERT", "CERT_KEY", "TOKEN"} {
-		names = append(names, envPrefix+name)
-	}
-	return names
+	return []string{envPrefix + "SERVER", envPrefix + "ADMIN", envPrefix + "CA", envPrefix + "CERT", envPrefix + "CERT_KEY", envPrefix + "TOKEN"}
 }
 
 // ours returns the variables with our prefix, except those of the commands and of Kubernetes.

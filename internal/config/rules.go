@@ -1,7 +1,6 @@
 package config
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -127,14 +126,4 @@ func wrongMember(name, member string) string {
 		return "choose a name for the rule and write the pattern below it: " + name + ": {pattern: " + name + "." + member + "}"
 	}
 	return "a rule has " + enumerate(members(), "and")
-}
-
-// putRules adds the rules to c, in the order of their names. The limiter also gets rules
-// without a rate: one of them may be the most specific.
-func (r *reading) putRules(c *Config) {
-	for _, name := range slices.Sorted(maps.Keys(r.rules)) {
-		rule := r.rules[name]
-		c.Broker.Rules = append(c.Broker.Rules, rule.Rule)
-		c.Limit.Rules = append(c.Limit.Rules, limit.Rule{Name: name, Pattern: rule.Pattern, Rate: rule.Rate})
-	}
 }

@@ -20,7 +20,12 @@ import (
 // reads the certificate's files, and refuses listeners that other machines can
 // reach without authorisation.
 func (c Config) Validate() error {
-	return append(outOfBounds(&c), contradictions(&c)...).join()
+	var m mistakes
+	for _, s := range allSettings(&c) {
+		err := s.check()
+		m.check(err == nil, s.key, "", "is %q: %v", s.shownRefused(s.text()), err)
+	}
+	return append(m, contradictions(&c)...).join()
 }
 
 // Warnings returns the settings of c that are allowed but may be a mistake, and what to do
@@ -44,16 +49,6 @@ func (c Config) Warnings() (warnings []string) {
 	warn("hooks.publish", c.PublishHook, "publishes")
 	warn("hooks.authorize", c.AuthorizeHook.Config, "requests to subscribe")
 	return warnings
-}
-
-func outOfBounds(c *Config) mistakes {
-	var m mistakes
-	for _, s := range allSettings(c) {
-		if err := s.check(); err != nil {
-			m.check(false, s.key, "", "is %q: %s", s.shownRefused(s.text()), err)
-		}
-	}
-	return m
 }
 
 // contradictions checks settings that are valid one by one.
