@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -69,9 +70,9 @@ type Topics interface {
 // Meanwhile events queue.
 type Events struct {
 	application
-	topics     Topics           // immutable
-	dead       *metrics.Dropped // immutable
-	daemon     string           // immutable; random
+	topics     Topics                 // immutable
+	dead       *prometheus.CounterVec // immutable; events that no application gets, by reason
+	daemon     string                 // immutable; random
 	about      atomic.Pointer[EventsConfig]
 	hasNoGrace atomic.Bool // see Drain
 
@@ -115,7 +116,7 @@ const (
 // NewEvents returns the events hook. cfg must have been validated.
 func NewEvents(cfg EventsConfig, topics Topics, m *metrics.Metrics, log *zap.Logger) *Events {
 	e := &Events{
-		topics: topics, daemon: rand.Text(), dead: m.DroppedEvents(queueFull, batchFailed, hookWasClosed),
+		topics: topics, daemon: rand.Text(), dead: m.HookDropped,
 		wake: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	e.close = sync.OnceFunc(func() { close(e.closing) })
@@ -170,7 +171,7 @@ func (e *Events) put(one event, at time.Time) {
 	e.mu.Unlock()
 	switch {
 	case isFull:
-		e.dead.Add(queueFull, 1)
+		e.dead.WithLabelValues(queueFull).Inc()
 	case n == 0, n == cfg.Batch-1:
 		e.changed()
 	}
@@ -251,7 +252,7 @@ func (e *Events) collect() {
 		}
 		e.put(one, at)
 	})
-	e.dead.Add(queueFull, lost)
+	e.dead.WithLabelValues(queueFull).Add(float64(lost))
 }
 
 // next waits for the next batch. It returns none once all events were sent after Close.
@@ -300,7 +301,7 @@ func (e *Events) take(most int) []event {
 
 // drop counts events that are not sent.
 func (e *Events) drop(events []event, reason string) {
-	e.dead.Add(reason, len(events))
+	e.dead.WithLabelValues(reason).Add(float64(len(events)))
 	e.endSending()
 }
 
@@ -335,7 +336,12 @@ func (e *Events) send(batch []event) {
 			return
 		}
 		_ = e.failed(fmt.Errorf("attempt %d of %d: %w", attempt, cfg.Attempts, err), "")
-		e.backOff(attempt)
+		wait := time.NewTimer(min(time.Second<<min(attempt-1, bits.UintSize/2), maxBackOff)) // 1 s, 2 s, 4 s, up to a minute
+		select {
+		case <-wait.C:
+		case <-e.closing: // the daemon is about to stop
+		}
+		wait.Stop()
 	}
 }
 
@@ -343,17 +349,6 @@ func (e *Events) send(batch []event) {
 // after these drops all other events, too: the daemon does not wait for an application that
 // is not there.
 const attemptsAtClose = 2
-
-// backOff waits before the next attempt: 1 s, 2 s, 4 s, up to a minute. It does not wait
-// if the daemon is about to stop.
-func (e *Events) backOff(attempt int) {
-	wait := time.NewTimer(min(time.Second<<min(attempt-1, bits.UintSize/2), maxBackOff))
-	defer wait.Stop()
-	select {
-	case <-wait.C:
-	case <-e.closing:
-	}
-}
 
 const maxBackOff = time.Minute
 

@@ -30,7 +30,6 @@ func TestMetricsDocument(t *testing.T) {
 	m.WaitSeconds.WithLabelValues("")
 	m.Transport("longpoll")
 	m.Hook("publish", "passed")
-	m.DroppedEvents("full")
 	m.CredentialsRefused.WithLabelValues("")
 	m.KeyReadsFailed.WithLabelValues("")
 	m.LogDropped.WithLabelValues("")

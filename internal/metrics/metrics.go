@@ -75,10 +75,10 @@ type Metrics struct {
 	AccessLogDropped prometheus.Counter
 	LogDropped       *prometheus.CounterVec // by level
 	Spans            *prometheus.CounterVec // by outcome: SpansSent, …
+	HookDropped      *prometheus.CounterVec // events that the application did not get, by reason
 
 	hookCalls   *prometheus.CounterVec
 	hookSeconds *prometheus.HistogramVec
-	hookDropped *prometheus.CounterVec
 }
 
 // An Ending is why the daemon closed a connection because of its client.
@@ -162,7 +162,7 @@ func New(version string) *Metrics {
 		framesPerAnswer: f.histograms("answer_frames", "Frames in one write of an answer, by transport.", "transport", prometheus.ExponentialBuckets(1, 4, 6)),
 		publishToWrite:  f.histograms("publish_to_write_seconds", "Time from accepting a message to writing it to a subscriber, sampled, by transport.", "transport", prometheus.ExponentialBuckets(50e-6, 2.5, 14)),
 		hookCalls:       f.counters("hook_calls_total", "Calls of the application, by hook and outcome: passed, changed, refused, failed, timeout, overloaded (no slot was free for the call), or cached (the application has allowed the same question recently). For batches of events: passed, failed or timeout; each attempt counts.", "hook", "outcome"),
-		hookDropped:     f.counters("hook_dead_letters_total", "Events that the application did not get, by reason: full (the queue was full), failed (the last attempt failed), stopped (the daemon stopped, or a reload removed the hook).", "reason"),
+		HookDropped:     f.counters("hook_dead_letters_total", "Events that the application did not get, by reason: full (the queue was full), failed (the last attempt failed), stopped (the daemon stopped, or a reload removed the hook).", "reason"),
 		hookSeconds:     f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
 		Presence:        f.counters("presence_events_total", "Presence events, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
 	}
@@ -201,6 +201,7 @@ func New(version string) *Metrics {
 	fromZero(m.Limited, "topics", "all_subscriptions", "stateless_sessions", "calls", "reads", "signatures", "sessions", "address_calls", "connections", "address_connections", "pending_messages_per_session", "open_files", "memory", "fan_out")
 	fromZero(m.Evicted, "expired", "evicted", "deleted", "lost", "memory", "disk")
 	fromZero(m.SessionsEnded, "closed", "inactive", "draining", "slow", "topics", "revoked")
+	fromZero(m.HookDropped, "full", "failed", "stopped")
 	fromZero(m.Presence, wire.PresenceJoin, wire.PresenceLeave, wire.PresenceCount, "retract")
 	return m
 }
@@ -282,22 +283,6 @@ func (m *Metrics) Hook(name string, outcomes ...string) *Hook {
 	}
 	fromZero(h.calls, outcomes...)
 	return h
-}
-
-// Dropped counts events that no application gets.
-type Dropped struct{ events *prometheus.CounterVec }
-
-// DroppedEvents returns the counters of dropped events, which have these reasons.
-func (m *Metrics) DroppedEvents(reasons ...string) *Dropped {
-	fromZero(m.hookDropped, reasons...)
-	return &Dropped{m.hookDropped}
-}
-
-// Add counts n events that were dropped.
-func (d *Dropped) Add(reason string, n int) {
-	if n > 0 {
-		d.events.WithLabelValues(reason).Add(float64(n))
-	}
 }
 
 // Called counts one call with its outcome.
