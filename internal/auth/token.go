@@ -154,20 +154,15 @@ func headerOf(token string) (h header, _ error) {
 
 func decode(part string) ([]byte, error) { return base64.RawURLEncoding.Strict().DecodeString(part) }
 
-// isType reports whether the header's typ is the wanted one. A prefix application/ and the
-// case do not matter (RFC 7515, section 4.1.9).
-func (h header) isType(want string) bool {
-	short := func(s string) string { return strings.TrimPrefix(strings.ToLower(s), "application/") }
-	return want == "" || short(h.kind) == short(want)
-}
-
 // verify returns the grant of a token that one of the keys signed. The error is a *refusal.
 func (v *verifier) verify(token string, keys []key, now time.Time) (*Grant, error) {
 	h, err := headerOf(token)
+	// RFC 7515, section 4.1.9: a prefix application/ and the case do not matter.
+	short := func(kind string) string { return strings.TrimPrefix(strings.ToLower(kind), "application/") }
 	switch {
 	case err != nil:
 		return nil, err
-	case !h.isType(v.kind):
+	case v.kind != "" && short(h.kind) != short(v.kind):
 		return nil, refuse(wrongType, newTokenRemedy, "typ in the token's header differs from auth.type")
 	}
 	payload, by, err := h.verifySignature(token, keys)
@@ -286,14 +281,16 @@ func (v *verifier) setTimes(g *Grant, m members) (notBefore time.Time, _ error) 
 		optional bool
 	}{{"exp", &g.Expires, false}, {"iat", &g.Issued, false}, {"nbf", &notBefore, true}} {
 		value, given := m[claim.name]
-		t, ok := timeOf(value)
+		seconds, err := strconv.ParseFloat(string(value), 64)
 		switch {
-		case given && ok:
-			*claim.to = t
-		case given:
-			return notBefore, refuse(badClaims, newTokenRemedy, "%s in the token is not a number of seconds since 1970", claim.name)
-		case !claim.optional:
+		case !given && claim.optional:
+		case !given:
 			return notBefore, refuse(badClaims, "issue tokens with exp and iat", "%s is missing in the token", claim.name)
+		case err != nil || !(seconds >= 0 && seconds <= latest): // or it is NaN
+			return notBefore, refuse(badClaims, newTokenRemedy, "%s in the token is not a number of seconds since 1970", claim.name)
+		default: // RFC 7519, section 2: a NumericDate may have a fraction
+			whole, fraction := math.Modf(seconds)
+			*claim.to = time.Unix(int64(whole), int64(fraction*1e9))
 		}
 	}
 	switch age := g.Expires.Sub(g.Issued); {
@@ -307,16 +304,6 @@ func (v *verifier) setTimes(g *Grant, m members) (notBefore time.Time, _ error) 
 
 // latest is the latest time in a token: the end of the year 9999.
 const latest = 253402300799
-
-// timeOf reads a NumericDate (RFC 7519, section 2), which may have a fraction.
-func timeOf(value []byte) (time.Time, bool) {
-	seconds, err := strconv.ParseFloat(string(value), 64)
-	if err != nil || seconds < 0 || seconds > latest || math.IsNaN(seconds) {
-		return time.Time{}, false
-	}
-	whole, fraction := math.Modf(seconds)
-	return time.Unix(int64(whole), int64(fraction*1e9)), true
-}
 
 // checkExpiry returns a refusal if the grant has expired.
 func checkExpiry(g *Grant, now time.Time) error {
