@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"slices"
 	"time"
 )
 
@@ -32,8 +33,11 @@ func (a *Authority) byCertificate(shown *tls.ConnectionState, now time.Time) (*G
 	d := digest(sha256.Sum256(leaf.Raw))
 	g, ok := a.certified.get(&d)
 	if !ok || !a.trust.Load().prints[g.Key] {
-		by, ok := a.authorityOf(shown)
-		if !ok {
+		var by digest // of the authority: a reload, after which it may not be trusted, does not end connections
+		if !slices.ContainsFunc(shown.VerifiedChains, func(chain []*x509.Certificate) bool {
+			by = sha256.Sum256(chain[len(chain)-1].RawSubjectPublicKeyInfo)
+			return a.trust.Load().prints[by]
+		}) {
 			return nil, refuse(wrongKey, "connect again with another certificate", "the certificate's authority is no longer in tls.client_ca")
 		}
 		name, ok := PrincipalOf(leaf)
@@ -55,16 +59,4 @@ func (a *Authority) byCertificate(shown *tls.ConnectionState, now time.Time) (*G
 		return nil, refuse(expired, "connect with a new certificate", "the certificate expired %v ago", now.Sub(g.Expires).Truncate(time.Second))
 	}
 	return g, nil
-}
-
-// authorityOf returns the authority of the certificate on a connection. ok is false if it is no
-// longer trusted: a reload does not end connections.
-func (a *Authority) authorityOf(shown *tls.ConnectionState) (by digest, ok bool) {
-	trusted := a.trust.Load().prints
-	for _, chain := range shown.VerifiedChains {
-		if by = sha256.Sum256(chain[len(chain)-1].RawSubjectPublicKeyInfo); trusted[by] {
-			return by, true
-		}
-	}
-	return digest{}, false
 }

@@ -112,7 +112,10 @@ func isOrigin(s string) bool {
 	}
 	host, port := u.Hostname(), u.Port()
 	whole := u.Scheme + "://" + strings.TrimSuffix(net.JoinHostPort(host, port), ":")
-	return s == strings.ToLower(whole) && isOriginHost(host) && (port == "" || isOriginPort(u.Scheme, port))
+	n, err := strconv.ParseUint(port, 10, 16)
+	isPort := port == "" || err == nil && strconv.FormatUint(n, 10) == port
+	isDefault := u.Scheme+port == "http80" || u.Scheme+port == "https443" // browsers omit it
+	return s == strings.ToLower(whole) && isOriginHost(host) && isPort && !isDefault
 }
 
 func isOriginHost(host string) bool {
@@ -121,13 +124,6 @@ func isOriginHost(host string) bool {
 		return err == nil && ip.String() == host
 	}
 	return host != "" && strings.Trim(host, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
-}
-
-// isOriginPort reports whether a browser would send this port. Browsers omit the scheme's
-// default port.
-func isOriginPort(scheme, port string) bool {
-	n, err := strconv.ParseUint(port, 10, 16)
-	return err == nil && strconv.FormatUint(n, 10) == port && scheme+port != "http80" && scheme+port != "https443"
 }
 
 // maxHosts bounds the names of hosts.
@@ -217,39 +213,33 @@ func proxies(to *[]netip.Prefix) *field {
 	return list[netip.Prefix]{
 		kind: "addresses", most: maxProxies,
 		allowed: fmt.Sprintf("IP addresses or networks, such as 10.0.0.7, 10.1.0.0/16 or fd00::/8, without zones, at most %d, separated by commas", maxProxies),
-		parse:   parseNetwork, format: formatNetwork,
-		check: func(p netip.Prefix, _ bool) error { return checkProxy(p) },
+		parse: func(text string) (netip.Prefix, error) { // a network, or an address as a network of one address
+			if strings.ContainsAny(text, "/%") { // ParsePrefix refuses a zone
+				return netip.ParsePrefix(text)
+			}
+			addr, err := netip.ParseAddr(text)
+			return netip.PrefixFrom(addr, addr.BitLen()), err
+		},
+		format: func(p netip.Prefix) string {
+			if p.IsSingleIP() {
+				return p.Addr().String()
+			}
+			return p.String()
+		},
+		check: func(p netip.Prefix, _ bool) error {
+			switch {
+			case !p.IsValid():
+				return errors.New("one is not an address")
+			case p.Addr().Is4In6():
+				return fmt.Errorf("write %s as IPv4, %s", p.Addr(), p.Addr().Unmap())
+			case p.Bits() == 0:
+				return fmt.Errorf("%s matches every address, so any client could forge its address: name the proxies or their network", p)
+			case p != p.Masked():
+				return fmt.Errorf("%s is neither an address (%s) nor a network (%s)", p, p.Addr(), p.Masked())
+			}
+			return nil
+		},
 	}.field(to)
-}
-
-// parseNetwork reads a network, or an address as a network of one address.
-func parseNetwork(text string) (netip.Prefix, error) {
-	if strings.ContainsAny(text, "/%") { // ParsePrefix refuses a zone
-		return netip.ParsePrefix(text)
-	}
-	addr, err := netip.ParseAddr(text)
-	return netip.PrefixFrom(addr, addr.BitLen()), err
-}
-
-func formatNetwork(p netip.Prefix) string {
-	if p.IsSingleIP() {
-		return p.Addr().String()
-	}
-	return p.String()
-}
-
-func checkProxy(p netip.Prefix) error {
-	switch {
-	case !p.IsValid():
-		return errors.New("one is not an address")
-	case p.Addr().Is4In6():
-		return fmt.Errorf("write %s as IPv4, %s", p.Addr(), p.Addr().Unmap())
-	case p.Bits() == 0:
-		return fmt.Errorf("%s matches every address, so any client could forge its address: name the proxies or their network", p)
-	case p != p.Masked():
-		return fmt.Errorf("%s is neither an address (%s) nor a network (%s)", p, p.Addr(), p.Masked())
-	}
-	return nil
 }
 
 // serverURL is the URL of a server that the daemon calls.

@@ -51,7 +51,7 @@ type setting struct {
 func settings(c *Config) []setting {
 	const ms = time.Millisecond // the protocol states its limits in whole milliseconds
 	a, b, s, t, l, h, z, e := &c.Auth, &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook, &c.AuthorizeHook, &c.EventsHook
-	return slices.Concat([]setting{
+	rows := []setting{
 		{"listen.public", restart(localAddress(&c.Listen.Public, "127.0.0.1:8080, [::1]:8080 or :0")), "Address that clients connect to. Either host:port, or a Unix socket for a proxy, such as unix:/run/pubsubd/public.sock, to which the daemon's user and group can connect. Clients behind the socket count as 127.0.0.1, unless X-Forwarded-For names them."},
 		{"listen.admin", restart(localAddress(&c.Listen.Admin, "127.0.0.1:8081, [::1]:8080 or :0")), "Address for operators: metrics, health, profiles and revocations. Either host:port, or a Unix socket that only the daemon's user can connect to, such as unix:/run/pubsubd/admin.sock."},
 		{"listen.tcp", restart(address(&c.Listen.TCP, true, "127.0.0.1:8082, or nothing")), "Address for clients without HTTP, which send and receive CBOR sequences over TCP; usually 127.0.0.1:8082. Not set: no such listener."},
@@ -155,7 +155,13 @@ func settings(c *Config) []setting {
 		{"hooks.events.grace", duration(&e.Grace, ms), "How long a topic must have no subscriber before the daemon reports it, so that reconnects are silent."},
 		{"hooks.events.queue", number{least: 1, most: maxEvents}.field(&e.Queue), "Events that may wait for the application. The daemon drops and counts later ones."},
 		{"hooks.events.attempts", count(&e.Attempts), "How often the daemon sends a request. Then it drops and counts its events. The time between two attempts grows from 1 second to 1 minute."},
-	}, rateSettings(&l.Rates))
+	}
+	for _, kind := range limit.Kinds() {
+		for _, scope := range kind.Scopes() {
+			rows = append(rows, setting{rateKey(kind, scope), rate(&l.Rates[kind][scope]), "Rate of " + ratedKinds[kind] + ratedScopes[scope]})
+		}
+	}
+	return rows
 }
 
 // ratesKey is the section of the rate limits: rates.polls.address.
@@ -183,17 +189,6 @@ var (
 	}
 )
 
-// rateSettings returns the table of the rates of every kind and scope.
-func rateSettings(r *limit.Rates) []setting {
-	var rows []setting
-	for _, kind := range limit.Kinds() {
-		for _, scope := range kind.Scopes() {
-			rows = append(rows, setting{rateKey(kind, scope), rate(&r[kind][scope]), "Rate of " + ratedKinds[kind] + ratedScopes[scope]})
-		}
-	}
-	return rows
-}
-
 // ruleSettings returns the table of a rule's settings. If a rule omits one, the setting for
 // all topics applies.
 func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
@@ -220,20 +215,13 @@ func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
 func allSettings(c *Config) []setting {
 	all := settings(c)
 	for i := range c.Broker.Rules {
-		r := &c.Broker.Rules[i]
-		all = append(all, ruleSettings(r, rateOf(c, r.Name))...)
+		r, often := &c.Broker.Rules[i], new(limit.Rate) // a Config that was not loaded may have no rate
+		if at := slices.IndexFunc(c.Limit.Rules, func(of limit.Rule) bool { return of.Name == r.Name }); at >= 0 {
+			often = &c.Limit.Rules[at].Rate
+		}
+		all = append(all, ruleSettings(r, often)...)
 	}
 	return all
-}
-
-// rateOf returns the rate of a rule. A Config that was not loaded may have none.
-func rateOf(c *Config, rule string) *limit.Rate {
-	for i := range c.Limit.Rules {
-		if r := &c.Limit.Rules[i]; r.Name == rule {
-			return &r.Rate
-		}
-	}
-	return new(limit.Rate)
 }
 
 // envPrefix begins the names of our environment variables.

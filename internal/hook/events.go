@@ -314,7 +314,12 @@ func (e *Events) endSending() {
 
 // send sends a batch until the application takes it, or drops it.
 func (e *Events) send(batch []event) {
-	id, body := newID(), e.body(batch)
+	// {"type":"events","daemon":"…","events":[{"type":"session_opened","time":1774000000000,"session":17,"principal":"ann"}]}
+	id, body := newID(), encode(struct {
+		Type   string  `json:"type"`
+		Daemon string  `json:"daemon"`
+		Events []event `json:"events"`
+	}{wire.HookEvents, e.daemon, batch})
 	for attempt := 1; ; attempt++ {
 		cfg := e.about.Load()
 		if cfg.URL == "" {
@@ -351,17 +356,6 @@ func (e *Events) send(batch []event) {
 const attemptsAtClose = 2
 
 const maxBackOff = time.Minute
-
-// body returns the body of a batch:
-//
-//	{"type":"events","daemon":"…","events":[{"type":"session_opened","time":1774000000000,"session":17,"principal":"ann"}]}
-func (e *Events) body(batch []event) []byte {
-	return encode(struct {
-		Type   string  `json:"type"`
-		Daemon string  `json:"daemon"`
-		Events []event `json:"events"`
-	}{wire.HookEvents, e.daemon, batch})
-}
 
 // post makes one attempt. Any status from 200 to 299 is success.
 func (e *Events) post(id string, body []byte) error {

@@ -100,10 +100,3 @@ func readBody(w http.ResponseWriter, r *http.Request, most int) ([]byte, error) 
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return bytes.Clone(body), nil // without spare capacity: history may keep it for long
 }
-
-// forgetBody ends the count of the bytes of r's body before the request ends.
-func forgetBody(r *http.Request) {
-	if counted, ok := r.Body.(*body); ok {
-		counted.over()
-	}
-}

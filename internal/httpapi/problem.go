@@ -26,8 +26,7 @@ func (a *API) fail(w *response, r *http.Request, err error) {
 	if p.Code == wire.CodeDraining {
 		w.Header().Set("Connection", "close")
 	}
-	if mayReconnect(r, p) {
-		a.endEventStream(w, r, p)
+	if a.endEventStream(w, r, p) {
 		return
 	}
 	if after := limit.RetryAfter(p); after > 0 {

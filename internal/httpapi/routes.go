@@ -226,7 +226,9 @@ func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, c app.Caller) e
 		if err != nil {
 			return err
 		}
-		forgetBody(r) // it is decoded, and the poll may last
+		if counted, ok := r.Body.(*body); ok {
+			counted.over() // it is decoded, and the poll may last
+		}
 	}
 	s, req, err := o.Poll(p)
 	if err != nil {

@@ -34,27 +34,24 @@ func (a *API) sse(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	return a.servePoll(w, r, s, req)
 }
 
-// eventsOf reads r again, for an answer to a refusal.
-func eventsOf(r *http.Request) request.Events {
-	return request.EventsOf(r.URL.RawQuery, r.Header["Last-Event-Id"], &auth.Credentials{})
-}
-
-// mayReconnect reports whether the same request of an EventSource may succeed later. An
-// EventSource reconnects only after status 200, so such a refusal is sent with it.
-func mayReconnect(r *http.Request, p *wire.Problem) bool {
-	switch {
-	case r.Method != http.MethodGet, r.URL.Path != ssePath, isEscaped(r):
+// endEventStream answers an EventSource whose same request may succeed later, and returns false for
+// any other request. An EventSource reconnects only after status 200, so the refusal is sent with it.
+// It learns when to reconnect, and its last id again: a client that follows the standard forgets its
+// id after an event without one.
+func (a *API) endEventStream(w http.ResponseWriter, r *http.Request, p *wire.Problem) bool {
+	if r.Method != http.MethodGet || r.URL.Path != ssePath || isEscaped(r) {
 		return false
-	case p.Status == http.StatusConflict, p.Status == http.StatusGone: // its session was replaced or ended just now
-		return eventsOf(r).Session == "" // otherwise the client cannot start another one
 	}
-	return p.Status == http.StatusTooManyRequests || p.Status >= http.StatusInternalServerError
-}
-
-// endEventStream tells an EventSource when to reconnect. It repeats the client's last id: a
-// client that follows the standard forgets its id after an event without one.
-func (a *API) endEventStream(w http.ResponseWriter, r *http.Request, p *wire.Problem) {
-	e := frame.Event{RetryMS: frame.EventRetry(p), ID: eventsOf(r).Had.Append(nil)}
+	asked := request.EventsOf(r.URL.RawQuery, r.Header["Last-Event-Id"], &auth.Credentials{}) // once more
+	switch {
+	case p.Status == http.StatusTooManyRequests, p.Status >= http.StatusInternalServerError:
+	case (p.Status == http.StatusConflict || p.Status == http.StatusGone) && asked.Session == "":
+		// Its session was replaced or ended just now, and the client can start another one.
+	default:
+		return false
+	}
+	e := frame.Event{RetryMS: frame.EventRetry(p), ID: asked.Had.Append(nil)}
 	w.Header().Set("Content-Type", frame.EventStream.ContentType())
 	a.writeWhole(w, http.StatusOK, e.Append(nil, wire.Content{End: p}))
+	return true
 }

@@ -838,11 +838,19 @@ func TestAnEventSourceReconnectsAfterRefusalsThatMayPass(t *testing.T) {
 		wire.CodeStaleAck: true, wire.CodePollReplaced: true, wire.CodeSessionEnded: true, wire.CodeLimited: true,
 		wire.CodeOverloaded: true, wire.CodeDraining: true, wire.CodeHookFailed: true, wire.CodeInternal: true,
 	}
+	cfg := lanetest.NewParts(lanetest.Settings{})
+	defer cfg.Broker.Close()
+	api := newAPI(cfg)
 	for code := range problem.Codes() {
-		p := problem.New(code, "", "")
-		require.Equal(t, may[code], mayReconnect(httptest.NewRequest(http.MethodGet, ssePath, nil), p), code)
-		require.False(t, mayReconnect(httptest.NewRequest(http.MethodGet, "/v1/poll", nil), p), code)
+		reconnects := func(path string) bool {
+			w := httptest.NewRecorder()
+			ended := api.endEventStream(w, httptest.NewRequest(http.MethodGet, path, nil), problem.New(code, "", ""))
+			require.Equal(t, ended, w.Body.Len() > 0, code)
+			return ended
+		}
+		require.Equal(t, may[code], reconnects(ssePath), code)
+		require.False(t, reconnects("/v1/poll"), code)
 		ofSession := code == wire.CodeStaleAck || code == wire.CodePollReplaced || code == wire.CodeSessionEnded
-		require.Equal(t, may[code] && !ofSession, mayReconnect(httptest.NewRequest(http.MethodGet, ssePath+"?session=s1&ack=0", nil), p), code)
+		require.Equal(t, may[code] && !ofSession, reconnects(ssePath+"?session=s1&ack=0"), code)
 	}
 }

@@ -78,8 +78,12 @@ func (g *Gate) Enter(ctx context.Context, of *memory.Client) error {
 		g.mu.Unlock()
 		return nil
 	}
-	full, longest := g.waiting >= g.queue, g.placeLocked(g.lines[of])
-	if full && longest == nil {
+	least := 2 // callers of the line that a caller must leave: two more than the new caller's own has
+	if own := g.lines[of]; own != nil {
+		least += own.callers.Len()
+	}
+	full := g.waiting >= g.queue
+	if full && (len(g.ranks) == 0 || g.ranks[0].callers.Len() < least) {
 		defer g.mu.Unlock()
 		return g.refuseLocked("and the queue is full")
 	}
@@ -88,25 +92,13 @@ func (g *Gate) Enter(ctx context.Context, of *memory.Client) error {
 		return err
 	}
 	if full {
+		longest := g.ranks[0]
 		g.removeLocked(longest, longest.callers.Back()) <- g.refuseLocked("and the queue is full")
 	}
 	ready, wait := make(chan error, 1), g.wait
 	own, inLine := g.joinLocked(of, ready)
 	g.mu.Unlock()
 	return g.await(ctx, own, inLine, ready, wait)
-}
-
-// placeLocked returns the longest line, if its newest caller must leave the queue for a new caller
-// of the line own; nil: of a new address. Otherwise it returns nil.
-func (g *Gate) placeLocked(own *line) *line {
-	least := 2
-	if own != nil {
-		least += own.callers.Len()
-	}
-	if len(g.ranks) > 0 && g.ranks[0].callers.Len() >= least {
-		return g.ranks[0]
-	}
-	return nil
 }
 
 // joinLocked adds a caller to the queue.

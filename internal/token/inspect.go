@@ -92,7 +92,12 @@ func (i *Inspection) describeClaims(m members, public []string, now time.Time) {
 	for _, row := range [][2]string{{"issued", "iat"}, {"not before", "nbf"}, {"expires", "exp"}} {
 		if seconds, err := strconv.ParseFloat(string(m[row[1]]), 64); err == nil && math.Abs(seconds) < 1e12 {
 			t := time.UnixMilli(int64(seconds * 1000))
-			i.add(row[0], fmt.Sprintf("%s, %s", t.UTC().Format("2006-01-02 15:04:05 UTC"), fromNow(t.Sub(now))))
+			in := t.Sub(now).Round(time.Second)
+			away := "in " + in.String()
+			if t.Before(now) {
+				away = (-in).String() + " ago"
+			}
+			i.add(row[0], t.UTC().Format("2006-01-02 15:04:05 UTC, ")+away)
 		} else {
 			i.add(row[0], m.plain(row[1]))
 		}
@@ -101,13 +106,6 @@ func (i *Inspection) describeClaims(m members, public []string, now time.Time) {
 		i.add("public claim", name+": "+m.plain(name))
 	}
 	i.describeRights(m)
-}
-
-func fromNow(d time.Duration) string {
-	if d < 0 {
-		return (-d).Round(time.Second).String() + " ago"
-	}
-	return "in " + d.Round(time.Second).String()
 }
 
 func (i *Inspection) describeRights(m members) {
