@@ -87,18 +87,16 @@ func (c Config) CheckAPIKeys() error {
 // concurrently, but for Refresh. Its owner runs Run, and closes it.
 type Authority struct {
 	// immutable
-	verifier          verifier
-	anonymous         *Grant
-	certificates      string        // the rights of clients with one
-	certificateMaxAge time.Duration // 0: any
-	jwks              *jwks         // nil: none
-	apiKeys           *apiKeys      // nil: none
-	revocations       *Revocations  // nil: none
-	log               *zap.Logger
-	verified          prometheus.Counter
-	hits              prometheus.Counter
-	refused           *prometheus.CounterVec
-	failures          prometheus.Counter
+	cfg         Config
+	anonymous   *Grant
+	jwks        *jwks        // nil: none
+	apiKeys     *apiKeys     // nil: none
+	revocations *Revocations // nil: none
+	log         *zap.Logger
+	verified    prometheus.Counter
+	hits        prometheus.Counter
+	refused     *prometheus.CounterVec
+	failures    prometheus.Counter
 
 	trust     atomic.Pointer[trust] // in force; see rebuild
 	distrust  atomic.Bool           // a key was removed or has changed, and its sessions are not ended yet
@@ -130,18 +128,16 @@ func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Authority, error) {
 		return nil, fmt.Errorf("auth.keys: %w", err)
 	}
 	a := &Authority{
-		verifier:          cfg.verifier(),
-		anonymous:         &Grant{},
-		certificates:      cfg.Certificates,
-		certificateMaxAge: cfg.CertificateMaxAge,
-		log:               log.Named("auth"),
-		verified:          m.TokensVerified,
-		hits:              m.TokenCacheHits,
-		refused:           m.CredentialsRefused,
-		failures:          m.KeyReadsFailed.WithLabelValues("file"),
-		tokens:            cache[*Grant]{most: tokensBytes},
-		certified:         cache[*Grant]{most: certificatesBytes},
-		files:             files,
+		cfg:       cfg,
+		anonymous: &Grant{},
+		log:       log.Named("auth"),
+		verified:  m.TokensVerified,
+		hits:      m.TokenCacheHits,
+		refused:   m.CredentialsRefused,
+		failures:  m.KeyReadsFailed.WithLabelValues("file"),
+		tokens:    cache[*Grant]{most: tokensBytes},
+		certified: cache[*Grant]{most: certificatesBytes},
+		files:     files,
 	}
 	if cfg.Anonymous != "" {
 		if a.anonymous.Rights, err = ParseRights([]byte(cfg.Anonymous), ""); err != nil {
@@ -365,7 +361,7 @@ func (a *Authority) judge(c Credentials, verify bool) (*Grant, error) {
 		}
 	case secret != "":
 		g, err = a.byToken(secret, time.Now(), verify)
-	case c.Certificate != nil && a.certificates != "":
+	case c.Certificate != nil && a.cfg.Certificates != "":
 		g, err = a.byCertificate(c.Certificate, time.Now())
 	}
 	if err == nil && a.revocations.Revoked(g) { // on every call: the cache does not know
@@ -412,7 +408,7 @@ func (a *Authority) byToken(token string, now time.Time, verify bool) (*Grant, e
 		}
 		return nil, ErrUnverified
 	}
-	g, err := a.verifier.verify(token, trust.keys, now)
+	g, err := a.cfg.verify(token, trust.keys, now)
 	if err != nil {
 		if why, _ := errors.AsType[*refusal](err); why.reason != notYetValid {
 			trust.refused.put(&d, pastRefusal{why, now}, refusalBytes)

@@ -44,11 +44,11 @@ func (a *Authority) byCertificate(shown *tls.ConnectionState, now time.Time) (*G
 		if !ok {
 			return nil, refuse(badClaims, "issue another certificate", "the certificate's common name must have 1 to %d bytes without control characters", maxSubjectBytes)
 		}
-		if age := leaf.NotAfter.Sub(leaf.NotBefore); a.certificateMaxAge > 0 && age > a.certificateMaxAge {
+		if age := leaf.NotAfter.Sub(leaf.NotBefore); a.cfg.CertificateMaxAge > 0 && age > a.cfg.CertificateMaxAge {
 			return nil, refuse(badClaims, "issue certificates that expire earlier, or raise tls.client_max_age",
-				"the certificate is valid for %v (notAfter, notBefore), more than tls.client_max_age: %v", age, a.certificateMaxAge)
+				"the certificate is valid for %v (notAfter, notBefore), more than tls.client_max_age: %v", age, a.cfg.CertificateMaxAge)
 		}
-		rights, err := ParseRights([]byte(a.certificates), name)
+		rights, err := ParseRights([]byte(a.cfg.Certificates), name)
 		if err != nil {
 			panic("BUG: auth.certificates was valid: " + err.Error())
 		}

@@ -51,7 +51,7 @@ func FuzzClaims(f *testing.F) {
 	f.Add(`{"alg":"EdDSA","alg":"none"}`, "null")
 	f.Fuzz(func(t *testing.T, header, claims string) {
 		now := time.Now()
-		g, err := a.verifier.verify(raw(header, claims), a.trust.Load().keys, now)
+		g, err := a.cfg.verify(raw(header, claims), a.trust.Load().keys, now)
 		if err != nil {
 			var refused *refusal
 			require.ErrorAs(t, err, &refused)

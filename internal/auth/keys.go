@@ -362,8 +362,7 @@ func (ks Keys) Algorithm() jose.SignatureAlgorithm { return ks[0].algorithm }
 
 // Verify returns the grant of a token, or why an authority with these keys would refuse it.
 func (ks Keys) Verify(c Config, token string, now time.Time) (*Grant, *wire.Problem) {
-	v := c.verifier()
-	g, err := v.verify(token, ks, now)
+	g, err := c.verify(token, ks, now)
 	if refused, ok := errors.AsType[*refusal](err); ok {
 		return nil, refused.Problem
 	}

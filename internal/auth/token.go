@@ -79,17 +79,6 @@ func refuse(why reason, remedy, detail string, args ...any) *refusal {
 	return &refusal{why, problem.New(code, remedy, detail, args...)}
 }
 
-// A verifier verifies tokens. It is immutable.
-type verifier struct {
-	issuer, audience, kind string // empty: not checked
-	maxAge                 time.Duration
-	public                 []string // names of the public claims
-}
-
-func (c Config) verifier() verifier {
-	return verifier{c.Issuer, c.Audience, c.Type, c.TokenMaxAge, c.PublicClaims}
-}
-
 // A header is what is read of a token's header. jku, jwk, x5u and x5c are ignored: a token
 // does not choose the key that verifies it.
 type header struct{ algorithm, key, kind string }
@@ -155,14 +144,14 @@ func headerOf(token string) (h header, _ error) {
 func decode(part string) ([]byte, error) { return base64.RawURLEncoding.Strict().DecodeString(part) }
 
 // verify returns the grant of a token that one of the keys signed. The error is a *refusal.
-func (v *verifier) verify(token string, keys []key, now time.Time) (*Grant, error) {
+func (c Config) verify(token string, keys []key, now time.Time) (*Grant, error) {
 	h, err := headerOf(token)
 	// RFC 7515, section 4.1.9: a prefix application/ and the case do not matter.
 	short := func(kind string) string { return strings.TrimPrefix(strings.ToLower(kind), "application/") }
 	switch {
 	case err != nil:
 		return nil, err
-	case v.kind != "" && short(h.kind) != short(v.kind):
+	case c.Type != "" && short(h.kind) != short(c.Type):
 		return nil, refuse(wrongType, newTokenRemedy, "typ in the token's header differs from auth.type")
 	}
 	payload, by, err := h.verifySignature(token, keys)
@@ -173,7 +162,7 @@ func (v *verifier) verify(token string, keys []key, now time.Time) (*Grant, erro
 	if !ok {
 		return nil, refuse(badClaims, newTokenRemedy, "the token's claims are not a JSON object in UTF-8 in which each member appears once")
 	}
-	g, err := v.grantOf(m, now)
+	g, err := c.grantOf(m, now)
 	if err == nil {
 		g.Key, g.by = by.print, by.whole
 	}
@@ -208,8 +197,8 @@ func (h header) verifySignature(token string, keys []key) (payload []byte, by ke
 
 // grantOf checks the claims of a token whose signature is valid. It checks the expiry last:
 // a new token helps if only that is wrong.
-func (v *verifier) grantOf(m members, now time.Time) (*Grant, error) {
-	if err := v.checkOrigin(m); err != nil {
+func (c Config) grantOf(m members, now time.Time) (*Grant, error) {
+	if err := c.checkOrigin(m); err != nil {
 		return nil, err
 	}
 	g := &Grant{}
@@ -222,7 +211,7 @@ func (v *verifier) grantOf(m members, now time.Time) (*Grant, error) {
 	case !isText2 || len(g.TokenID) > maxIDBytes:
 		return nil, refuse(badClaims, "shorten jti", "jti in the token must be a string of at most %d bytes", maxIDBytes)
 	}
-	notBefore, err := v.setTimes(g, m)
+	notBefore, err := c.setTimes(g, m)
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +220,7 @@ func (v *verifier) grantOf(m members, now time.Time) (*Grant, error) {
 			return nil, refuse(badClaims, "run `pubsubd token inspect` on the token", "pubsub in the token is not a valid list of rights")
 		}
 	}
-	if g.Claims, err = v.publicClaims(m); err != nil {
+	if g.Claims, err = c.publicClaims(m); err != nil {
 		return nil, err
 	}
 	switch {
@@ -245,9 +234,9 @@ func (v *verifier) grantOf(m members, now time.Time) (*Grant, error) {
 
 // checkOrigin checks iss and aud. A token for an audience is refused if auth.audience is not
 // set: RFC 7519, section 4.1.3, forbids to accept a token that is meant for another service.
-func (v *verifier) checkOrigin(m members) error {
+func (c Config) checkOrigin(m members) error {
 	issuer, isText := m.text("iss")
-	if v.issuer != "" && (!isText || issuer != v.issuer) {
+	if c.Issuer != "" && (!isText || issuer != c.Issuer) {
 		return refuse(wrongIssuer, newTokenRemedy, "the token's issuer (iss) differs from auth.issuer")
 	}
 	value, given := m["aud"]
@@ -260,9 +249,9 @@ func (v *verifier) checkOrigin(m members) error {
 		audiences = []string{one}
 	}
 	switch {
-	case v.audience == "" && given:
+	case c.Audience == "" && given:
 		return refuse(wrongIssuer, "set auth.audience, or issue tokens without aud", "the token is for an audience (aud), and auth.audience is not set")
-	case v.audience != "" && !slices.Contains(audiences, v.audience):
+	case c.Audience != "" && !slices.Contains(audiences, c.Audience):
 		return refuse(wrongIssuer, newTokenRemedy, "the token's audience (aud) differs from auth.audience")
 	}
 	return nil
@@ -274,7 +263,7 @@ func isSubject(s string) bool {
 }
 
 // setTimes sets the times of g, and returns nbf.
-func (v *verifier) setTimes(g *Grant, m members) (notBefore time.Time, _ error) {
+func (c Config) setTimes(g *Grant, m members) (notBefore time.Time, _ error) {
 	for _, claim := range []struct {
 		name     string
 		to       *time.Time
@@ -296,8 +285,8 @@ func (v *verifier) setTimes(g *Grant, m members) (notBefore time.Time, _ error) 
 	switch age := g.Expires.Sub(g.Issued); {
 	case age <= 0:
 		return notBefore, refuse(badClaims, newTokenRemedy, "the token expires before it was issued (exp, iat)")
-	case age > v.maxAge:
-		return notBefore, refuse(badClaims, "issue tokens that expire earlier, or raise auth.token_max_age", "the token is valid for %v (exp, iat), more than auth.token_max_age: %v", age.Round(time.Second), v.maxAge)
+	case age > c.TokenMaxAge:
+		return notBefore, refuse(badClaims, "issue tokens that expire earlier, or raise auth.token_max_age", "the token is valid for %v (exp, iat), more than auth.token_max_age: %v", age.Round(time.Second), c.TokenMaxAge)
 	}
 	return notBefore, nil
 }
@@ -315,9 +304,9 @@ func checkExpiry(g *Grant, now time.Time) error {
 
 // publicClaims returns the public claims of a token as a compact JSON object, in the order of
 // the setting, or nil if the token has none.
-func (v *verifier) publicClaims(m members) ([]byte, error) {
+func (c Config) publicClaims(m members) ([]byte, error) {
 	var object []byte
-	for _, name := range v.public {
+	for _, name := range c.PublicClaims {
 		value, given := m[name]
 		if !given {
 			continue

@@ -225,11 +225,11 @@ type Transport struct {
 	PublishToWrite  prometheus.Observer
 	Parked          atomic.Int64 // polls that wait for a frame
 
-	polls  *prometheus.CounterVec
-	frames prometheus.Counter // polls with the most common outcome
+	Polls    *prometheus.CounterVec // by outcome
+	Answered prometheus.Counter     // those with outcomeFrames, without looking it up
 }
 
-// outcomeFrames is the outcome of a poll answered with frames.
+// outcomeFrames is the outcome of a poll answered with frames: the most common one.
 const outcomeFrames = "frames"
 
 // Transport returns the counters of a transport. It is called once for each name.
@@ -240,34 +240,15 @@ func (m *Metrics) Transport(name string) *Transport {
 		Bytes:           m.deliveredBytes.WithLabelValues(name),
 		FramesPerAnswer: m.framesPerAnswer.WithLabelValues(name),
 		PublishToWrite:  m.publishToWrite.WithLabelValues(name),
-		polls:           m.polls.MustCurryWith(prometheus.Labels{"transport": name}),
+		Polls:           m.polls.MustCurryWith(prometheus.Labels{"transport": name}),
 	}
 	m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: prefix + "polls_parked", Help: "Polls that wait for a frame, by transport.", ConstLabels: prometheus.Labels{"transport": name},
 	}, func() float64 { return float64(t.Parked.Load()) }))
-	fromZero(t.polls, outcomeFrames, "empty", "gone", string(wire.CodeStaleAck), string(wire.CodeAckBeyondSent), string(wire.CodePollReplaced), string(wire.CodeSessionEnded), string(wire.CodeTokenExpired), string(wire.CodeUnauthorized), string(wire.CodeDraining))
-	t.frames = t.polls.WithLabelValues(outcomeFrames)
+	fromZero(t.Polls, outcomeFrames, "empty", "gone", string(wire.CodeStaleAck), string(wire.CodeAckBeyondSent), string(wire.CodePollReplaced), string(wire.CodeSessionEnded), string(wire.CodeTokenExpired), string(wire.CodeUnauthorized), string(wire.CodeDraining))
+	t.Answered = t.Polls.WithLabelValues(outcomeFrames)
 	return t
 }
-
-// Polled counts one poll with its outcome.
-func (t *Transport) Polled(outcome string) {
-	if outcome == outcomeFrames {
-		t.frames.Inc() // without looking it up
-		return
-	}
-	t.polls.WithLabelValues(outcome).Inc()
-}
-
-// Wrote counts one write of frames to a subscriber.
-func (t *Transport) Wrote(frames, bytes int) {
-	t.Frames.Add(float64(frames))
-	t.Bytes.Add(float64(bytes))
-	t.FramesPerAnswer.Observe(float64(frames))
-}
-
-// Waited records the time from accepting a message to writing it.
-func (t *Transport) Waited(d time.Duration) { t.PublishToWrite.Observe(d.Seconds()) }
 
 // A Hook counts the calls of one hook.
 type Hook struct {

@@ -72,7 +72,7 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 	a.mode, a.format, a.events, a.begun, a.more = r.Mode, r.Format, r.Events, false, false
 	a.meter = a.server.meters[r.via()]
 	if err := a.poll.Begin(s, r.Ack, r.acking(), r.Arrival, now); err != nil {
-		a.meter.Polled(outcomeOf(err))
+		a.polled(outcomeOf(err))
 		return err
 	}
 	cfg := a.server.config()
@@ -215,14 +215,16 @@ func (a *Answer) deliver(frames []*frame.Frame, waited bool) (outcome string, er
 	case err != nil:
 		return outcomeOf(err), err
 	case len(frames) > 0:
-		a.meter.Wrote(len(frames), n)
+		a.meter.Frames.Add(float64(len(frames)))
+		a.meter.Bytes.Add(float64(n))
+		a.meter.FramesPerAnswer.Observe(float64(len(frames)))
 	case !a.begun:
 		return outcomeEmpty, nil
 	}
 	if waited && len(frames) > 0 && frames[0].Gap() == nil {
 		accepted := frames[0].Accepted()
 		if rand.Uint32()%latencySample == 0 {
-			a.meter.Waited(time.Since(accepted))
+			a.meter.PublishToWrite.Observe(time.Since(accepted).Seconds())
 		}
 		// A message that was accepted before the poll or stream began came from the history.
 		if a.server.traces != nil && accepted.After(a.server.made.Add(a.begin)) {
@@ -287,7 +289,7 @@ func (a *Answer) HandOver(frames []*frame.Frame) session.State {
 		return session.Continues
 	case !a.more:
 		a.meter.Parked.Add(-1)
-		a.meter.Polled(outcome)
+		a.polled(outcome)
 		if stuck || a.ahead {
 			a.lot.Wake()
 		}
@@ -332,7 +334,16 @@ func (a *Answer) Abandon() { a.done(outcomeGone) }
 // done ends a poll that is not over.
 func (a *Answer) done(outcome string) {
 	a.poll.Done(time.Now())
-	a.meter.Polled(outcome)
+	a.polled(outcome)
+}
+
+// polled counts a poll.
+func (a *Answer) polled(outcome string) {
+	if outcome == outcomeFrames {
+		a.meter.Answered.Inc() // without looking it up
+		return
+	}
+	a.meter.Polls.WithLabelValues(outcome).Inc()
 }
 
 // Forget drops references to the session of the last poll, which has ended. Its memory counts no
