@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
@@ -100,8 +101,8 @@ type Authority struct {
 
 	trust     atomic.Pointer[trust] // in force; see rebuild
 	distrust  atomic.Bool           // a key was removed or has changed, and its sessions are not ended yet
-	tokens    cache[*Grant]
-	certified cache[*Grant] // of certificates
+	tokens    memory.Cache[digest, *Grant]
+	certified memory.Cache[digest, *Grant] // of certificates
 
 	files []*keyFile // immutable; owned by Refresh, but for their keys
 
@@ -112,9 +113,9 @@ type Authority struct {
 // A trust is what verifies tokens and certificates until the next rebuild. But for refused, it
 // is immutable.
 type trust struct {
-	keys    []key              // of tokens
-	current map[digest]bool    // by key.whole
-	refused cache[pastRefusal] // tokens that the keys did not verify
+	keys    []key                             // of tokens
+	current map[digest]bool                   // by key.whole
+	refused memory.Cache[digest, pastRefusal] // tokens that the keys did not verify
 
 	// prints identify the keys and the authorities of certificates. Stale keys of the JWKS are
 	// among them: they verify no token, but sessions go on.
@@ -135,8 +136,8 @@ func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Authority, error) {
 		hits:      m.TokenCacheHits,
 		refused:   m.CredentialsRefused,
 		failures:  m.KeyReadsFailed.WithLabelValues("file"),
-		tokens:    cache[*Grant]{most: tokensBytes},
-		certified: cache[*Grant]{most: certificatesBytes},
+		tokens:    memory.Cache[digest, *Grant]{Most: tokensBytes},
+		certified: memory.Cache[digest, *Grant]{Most: certificatesBytes},
 		files:     files,
 	}
 	if cfg.Anonymous != "" {
@@ -284,7 +285,7 @@ func (a *Authority) Refresh(now time.Time) (revoked bool) {
 func (a *Authority) rebuild() {
 	a.rebuilding.Lock()
 	defer a.rebuilding.Unlock()
-	is := &trust{prints: make(map[digest]bool), current: make(map[digest]bool), refused: cache[pastRefusal]{most: refusalsBytes}}
+	is := &trust{prints: make(map[digest]bool), current: make(map[digest]bool), refused: memory.Cache[digest, pastRefusal]{Most: refusalsBytes}}
 	add := func(keys []key, stale bool) {
 		for _, k := range keys {
 			is.prints[k.print] = true
@@ -316,8 +317,8 @@ func (a *Authority) rebuild() {
 // Gauges adds the authority's state.
 func (a *Authority) Gauges(g *metrics.Gauges) {
 	g.TokenKeys = len(a.trust.Load().keys)
-	g.CachedTokens, g.TokenCacheBytes = a.tokens.held()
-	_, ofCertificates := a.certified.held()
+	g.CachedTokens, g.TokenCacheBytes = a.tokens.Held()
+	_, ofCertificates := a.certified.Held()
 	g.TokenCacheBytes += ofCertificates
 	if a.jwks != nil {
 		g.JWKSAge = a.jwks.age(time.Now())
@@ -395,11 +396,11 @@ func secretOf(c Credentials) (string, error) {
 // byToken returns the grant of a token.
 func (a *Authority) byToken(token string, now time.Time, verify bool) (*Grant, error) {
 	d, trust := digestOf(token), a.trust.Load()
-	if g, ok := a.tokens.get(&d); ok && trust.current[g.by] { // Fast path: verified before
+	if g, ok := a.tokens.Get(d); ok && trust.current[g.by] { // Fast path: verified before
 		a.hits.Inc()
 		return g, checkExpiry(g, now)
 	}
-	if was, ok := trust.refused.get(&d); ok && now.Sub(was.at) < refusedFor {
+	if was, ok := trust.refused.Get(d); ok && now.Sub(was.at) < refusedFor {
 		return nil, a.orLater(was.refusal, now)
 	}
 	if !verify {
@@ -411,12 +412,12 @@ func (a *Authority) byToken(token string, now time.Time, verify bool) (*Grant, e
 	g, err := a.cfg.verify(token, trust.keys, now)
 	if err != nil {
 		if why, _ := errors.AsType[*refusal](err); why.reason != notYetValid {
-			trust.refused.put(&d, pastRefusal{why, now}, refusalBytes)
+			trust.refused.Put(d, pastRefusal{why, now}, refusalBytes)
 		}
 		return nil, a.orLater(err, now)
 	}
 	a.verified.Inc()
-	a.tokens.put(&d, g, g.size())
+	a.tokens.Put(d, g, g.size())
 	return g, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -96,42 +97,6 @@ func TestARememberedTokenAllocatesNothing(t *testing.T) {
 	}
 }
 
-// What is remembered is bounded, and what is in use stays.
-func TestTheCacheIsBounded(t *testing.T) {
-	c := cache[*Grant]{most: 1 << 20}
-	put := func(secret string, bytes int) {
-		d := digestOf(secret)
-		g := &Grant{Subject: secret, Claims: make([]byte, bytes)}
-		c.put(&d, g, g.size())
-	}
-	get := func(secret string) *Grant {
-		d := digestOf(secret)
-		g, _ := c.get(&d)
-		return g
-	}
-	put("used", 100)
-	const each = 8<<10 + cachedOverhead
-	for i := range 10 * c.most / each {
-		put(fmt.Sprint(i), 8<<10)
-		require.NotNil(t, get("used"))
-		require.LessOrEqual(t, c.bytes, c.most)
-	}
-	grants, bytes := c.held()
-	require.LessOrEqual(t, grants, 2*c.most/each+1)
-	require.LessOrEqual(t, bytes, 2*c.most)
-	require.Nil(t, get("0"))
-	put("used", 100)
-	require.LessOrEqual(t, c.bytes, c.most)
-	sum := 0
-	for _, generation := range []map[digest]cached[*Grant]{c.young, c.old} {
-		for _, entry := range generation {
-			sum += entry.bytes
-		}
-	}
-	_, bytes = c.held()
-	require.Equal(t, sum, bytes)
-}
-
 // The cache counts at least the memory that it takes, also for tokens whose rights take much
 // more than their text.
 func TestTheCacheCountsItsMemory(t *testing.T) {
@@ -142,7 +107,7 @@ func TestTheCacheCountsItsMemory(t *testing.T) {
 		"many rules": `[` + strings.Repeat(`{"topics":["a"],"allow":["subscribe"]},`, 63) + `{"topics":["a"],"allow":["publish","publish","publish"]}]`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := cache[*Grant]{most: 1 << 30}
+			c := memory.Cache[digest, *Grant]{Most: 1 << 30}
 			const tokens = 500
 			taken := func() uint64 {
 				var m runtime.MemStats
@@ -152,14 +117,13 @@ func TestTheCacheCountsItsMemory(t *testing.T) {
 			}
 			before := taken()
 			for i := range tokens {
-				d := digestOf(fmt.Sprint(i))
 				rights, err := ParseRights([]byte(claim), fmt.Sprint("user", i))
 				require.NoError(t, err)
 				g := &Grant{Subject: fmt.Sprint("user", i), Rights: rights}
-				c.put(&d, g, g.size())
+				c.Put(digestOf(fmt.Sprint(i)), g, g.size())
 			}
 			grew := taken() - before
-			_, bytes := c.held()
+			_, bytes := c.Held()
 			require.LessOrEqual(t, int(grew), bytes)
 			runtime.KeepAlive(&c)
 		})
@@ -180,7 +144,7 @@ func BenchmarkIdentify(b *testing.B) {
 		b.Run(string(by.algorithm)+"/miss", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				a.tokens = cache[*Grant]{most: tokensBytes}
+				a.tokens = memory.Cache[digest, *Grant]{Most: tokensBytes}
 				_, _ = a.Identify(c, true)
 			}
 		})

@@ -31,7 +31,7 @@ func (a *Authority) TrustCertificatesOf(authorities []*x509.Certificate) {
 func (a *Authority) byCertificate(shown *tls.ConnectionState, now time.Time) (*Grant, error) {
 	leaf := shown.PeerCertificates[0]
 	d := digest(sha256.Sum256(leaf.Raw))
-	g, ok := a.certified.get(&d)
+	g, ok := a.certified.Get(d)
 	if !ok || !a.trust.Load().prints[g.Key] {
 		var by digest // of the authority: a reload, after which it may not be trusted, does not end connections
 		if !slices.ContainsFunc(shown.VerifiedChains, func(chain []*x509.Certificate) bool {
@@ -53,7 +53,7 @@ func (a *Authority) byCertificate(shown *tls.ConnectionState, now time.Time) (*G
 			panic("BUG: auth.certificates was valid: " + err.Error())
 		}
 		g = &Grant{Subject: name, Key: by, Issued: leaf.NotBefore, Expires: leaf.NotAfter, Rights: rights}
-		a.certified.put(&d, g, g.size())
+		a.certified.Put(d, g, g.size())
 	}
 	if g.HasExpired(now) {
 		return nil, refuse(expired, "connect with a new certificate", "the certificate expired %v ago", now.Sub(g.Expires).Truncate(time.Second))

@@ -316,7 +316,8 @@ func TestATextThatIsNoTokenWaitsForNoCheck(t *testing.T) {
 		_, err := a.Identify(Credentials{Authorization: "Bearer " + text}, false)
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeUnauthorized}, text)
 	}
-	require.Empty(t, a.trust.Load().refused.young)
+	kept, _ := a.trust.Load().refused.Held()
+	require.Zero(t, kept)
 	_, err := a.Identify(Credentials{Token: sign(jose.EdDSA, otherEd(), good())}, false)
 	require.ErrorIs(t, err, ErrUnverified)
 }
@@ -324,12 +325,12 @@ func TestATextThatIsNoTokenWaitsForNoCheck(t *testing.T) {
 // Refused tokens that are all different are forgotten, the oldest first.
 func TestRefusalsAreBounded(t *testing.T) {
 	r := &newAuthority(t, nil).trust.Load().refused
-	name := func(i int) *digest { d := digestOf(fmt.Sprint(i)); return &d }
-	has := func(i int) bool { _, ok := r.get(name(i)); return ok }
+	name := func(i int) digest { return digestOf(fmt.Sprint(i)) }
+	has := func(i int) bool { _, ok := r.Get(name(i)); return ok }
 	const most = refusalsBytes / refusalBytes
 	for i := range 10 * most {
-		r.put(name(i), pastRefusal{}, refusalBytes)
-		kept, _ := r.held()
+		r.Put(name(i), pastRefusal{}, refusalBytes)
+		kept, _ := r.Held()
 		require.LessOrEqual(t, kept, 2*most)
 	}
 	require.False(t, has(0))

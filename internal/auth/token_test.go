@@ -112,7 +112,7 @@ func TestEveryRefusal(t *testing.T) {
 				c.Issuer, c.Audience, c.Type, c.PublicClaims = "https://login.example", "chat", "at+jwt", []string{"name"}
 			})
 			wantRefused(t, a, tt.token, tt.code, tt.words)
-			remembered, _ := a.tokens.held()
+			remembered, _ := a.tokens.Held()
 			require.Zero(t, remembered, "a refusal is not remembered")
 		})
 	}

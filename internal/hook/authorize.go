@@ -6,12 +6,12 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -41,8 +41,11 @@ type Subscriptions struct {
 
 // about says what the application is asked about, and what need not be asked again.
 type about struct {
-	topics []string // immutable; patterns
-	agreed agreed
+	topics []string      // immutable; patterns
+	keep   time.Duration // immutable; how long an agreement counts; 0: it does not
+
+	// agreed has until when the application agreed to a question, by its hash.
+	agreed memory.Cache[[sha256.Size]byte, time.Time]
 }
 
 // NewSubscriptions returns the authorize hook. Each call takes a slot. cfg must have been
@@ -55,13 +58,13 @@ func NewSubscriptions(cfg AuthorizeConfig, slots Slots, m *metrics.Metrics, log 
 }
 
 func newAbout(cfg AuthorizeConfig) *about {
-	return &about{topics: cfg.Topics, agreed: agreed{keep: cfg.Cache}}
+	return &about{topics: cfg.Topics, keep: cfg.Cache, agreed: memory.Cache[[sha256.Size]byte, time.Time]{Most: maxAgreed}}
 }
 
 // Reload applies cfg to later calls. A change forgets what the application agreed to.
 func (h *Subscriptions) Reload(cfg AuthorizeConfig) {
 	was := h.about.Load()
-	if h.reload(cfg.Config) || was.agreed.keep != cfg.Cache || !slices.Equal(was.topics, cfg.Topics) {
+	if h.reload(cfg.Config) || was.keep != cfg.Cache || !slices.Equal(was.topics, cfg.Topics) {
 		h.about.Store(newAbout(cfg))
 	}
 }
@@ -98,7 +101,7 @@ func (h *Subscriptions) Authorize(ctx context.Context, s Subscribing) error {
 		return nil
 	}
 	key := sha256.Sum256(question)
-	if about.agreed.has(key, time.Now()) {
+	if until, _ := about.agreed.Get(key); time.Now().Before(until) {
 		h.metrics.Called(cached)
 		return nil
 	}
@@ -117,7 +120,9 @@ func (h *Subscriptions) Authorize(ctx context.Context, s Subscribing) error {
 		return h.failed(err, "retry after retry_after_ms")
 	}
 	h.metrics.Called(passed)
-	about.agreed.add(key, time.Now())
+	if about.keep > 0 {
+		about.agreed.Put(key, time.Now().Add(about.keep), 1)
+	}
 	return nil
 }
 
@@ -172,39 +177,5 @@ const (
 	anyRest    = ">"
 )
 
-// agreed remembers the questions to which the application agreed, for a while. It is
-// bounded: it forgets the oldest ones early. All methods may be called concurrently.
-type agreed struct {
-	keep time.Duration // immutable; 0: remembers nothing
-
-	mu           sync.Mutex                      // guards the fields below
-	newer, older map[[sha256.Size]byte]time.Time // until when, by the hash of the question
-}
-
-// maxAgreed bounds newer and older: about 1 MiB each.
+// maxAgreed bounds each generation of agreed: about 1 MiB.
 const maxAgreed = 10_000
-
-func (a *agreed) has(key [sha256.Size]byte, now time.Time) bool {
-	if a.keep <= 0 {
-		return false
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	until, ok := a.newer[key]
-	if !ok {
-		until = a.older[key]
-	}
-	return now.Before(until)
-}
-
-func (a *agreed) add(key [sha256.Size]byte, now time.Time) {
-	if a.keep <= 0 {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.newer == nil || len(a.newer) >= maxAgreed {
-		a.newer, a.older = make(map[[sha256.Size]byte]time.Time), a.newer
-	}
-	a.newer[key] = now.Add(a.keep)
-}

@@ -186,20 +186,21 @@ func canceled(t *testing.T) context.Context {
 
 // However many questions there are, memory for them is bounded.
 func TestAgreementsAreBounded(t *testing.T) {
-	a := agreed{keep: time.Hour}
-	now := time.Now()
+	a := &newAbout(AuthorizeConfig{Cache: time.Hour}).agreed
 	key := func(n int) (k [32]byte) {
 		copy(k[:], fmt.Sprint(n))
 		return k
 	}
+	has := func(n int) bool { _, ok := a.Get(key(n)); return ok }
 	const many = 5 * maxAgreed
 	for n := range many {
-		a.add(key(n), now)
-		require.True(t, a.has(key(n), now))
-		require.LessOrEqual(t, len(a.newer)+len(a.older), 2*maxAgreed)
+		a.Put(key(n), time.Now(), 1)
+		require.True(t, has(n))
+		held, _ := a.Held()
+		require.LessOrEqual(t, held, 2*maxAgreed)
 	}
-	require.True(t, a.has(key(many-maxAgreed), now), "the newest stay")
-	require.False(t, a.has(key(0), now))
+	require.True(t, has(many-maxAgreed), "the newest stay")
+	require.False(t, has(0))
 }
 
 // Two requests in flight take the only slots. A third is refused, and nobody is asked.
