@@ -145,8 +145,17 @@ func (m *Manager) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 // missing.
 func (m *Manager) Expires() time.Time {
 	var first time.Time
+	s := m.started.Load()
+	if s == nil {
+		return first
+	}
 	for _, domain := range m.cfg.Domains {
-		newest := m.newest(domain)
+		var newest time.Time // certificate of the domain
+		for _, c := range s.cache.AllMatchingCertificates(domain) {
+			if c.Leaf != nil && c.Leaf.NotAfter.After(newest) {
+				newest = c.Leaf.NotAfter
+			}
+		}
 		if newest.IsZero() {
 			return newest
 		}
@@ -155,20 +164,6 @@ func (m *Manager) Expires() time.Time {
 		}
 	}
 	return first
-}
-
-// newest returns when the newest certificate of a domain expires, or zero.
-func (m *Manager) newest(domain string) (expires time.Time) {
-	s := m.started.Load()
-	if s == nil {
-		return expires
-	}
-	for _, c := range s.cache.AllMatchingCertificates(domain) {
-		if c.Leaf != nil && c.Leaf.NotAfter.After(expires) {
-			expires = c.Leaf.NotAfter
-		}
-	}
-	return expires
 }
 
 // ServeHTTP answers the challenges of HTTP-01, and nothing else.

@@ -74,12 +74,12 @@ func (m *ManyPublish) Send(form *request.ManyForm, body []byte) (results []wire.
 
 // publish publishes a message. The log may set the result later. An error means that the client has left.
 func (m *ManyPublish) publish(form *request.ManyForm, raw []byte, result *broker.Result) error {
+	var p Publish
+	var message *request.Message
 	item, err := form.Item(raw)
-	if err != nil {
-		result.Err = err
-		return nil
+	if err == nil {
+		p, message, err = m.app.beginItem(m.ctx, m.caller, item)
 	}
-	p, message, err := m.app.beginItem(m.ctx, m.caller, item)
 	if err != nil {
 		result.Err = err
 		return nil

@@ -43,7 +43,7 @@ type Revocations struct {
 
 	mu    sync.RWMutex      // guards the fields below; taken after writing, and never during I/O
 	times map[revokee]int64 // when each was revoked last, in Unix milliseconds
-	order [2][]timedRevokee // by kind, oldest first; those that were revoked again later are stale
+	order [2][]Revocation   // by kind, oldest first; those that were revoked again later are stale
 }
 
 // Kinds of revocations.
@@ -62,10 +62,8 @@ func (of revokee) kind() int {
 	return ofSubject
 }
 
-type timedRevokee struct {
-	revokee
-	time int64
-}
+// of returns what is revoked.
+func (v Revocation) of() revokee { return revokee{v.Subject, v.TokenID} }
 
 const (
 	// maxRevocations bounds the list: 100,000 take up to 60 MB.
@@ -121,7 +119,7 @@ func (r *Revocations) read(record []byte) error {
 	if err := json.Unmarshal(record, &v); err != nil || (v.Subject == "") == (v.TokenID == "") {
 		return errors.New("the line is not a revocation")
 	}
-	r.put(timedRevokee{revokee{v.Subject, v.TokenID}, v.Time})
+	r.put(v)
 	return nil
 }
 
@@ -135,8 +133,8 @@ func (r *Revocations) records() [][]byte {
 }
 
 // record returns what read reads.
-func (t timedRevokee) record() []byte {
-	text, err := json.Marshal(Revocation{Subject: t.subject, TokenID: t.tokenID, Time: t.time})
+func (v Revocation) record() []byte {
+	text, err := json.Marshal(v)
 	if err != nil {
 		panic("BUG: a revocation does not marshal: " + err.Error())
 	}
@@ -171,10 +169,10 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	r.prune(now)
-	added := timedRevokee{revokee{subject, tokenID}, now.UnixMilli()}
-	was, again, counting, free := r.find(added.revokee)
+	added := Revocation{Subject: subject, TokenID: tokenID, Time: now.UnixMilli()}
+	was, again, counting, free := r.find(added.of())
 	switch {
-	case again && was >= added.time:
+	case again && was >= added.Time:
 		return nil // the same millisecond, or the clock went back
 	case again || free.IsZero():
 	case free.Equal(never):
@@ -206,7 +204,7 @@ func (r *Revocations) find(of revokee) (was int64, again bool, counting int, fre
 		free = never
 		for kind, order := range r.order {
 			if len(order) > 0 && r.keep[kind] > 0 {
-				if end := time.UnixMilli(order[0].time).Add(r.keep[kind]); end.Before(free) {
+				if end := time.UnixMilli(order[0].Time).Add(r.keep[kind]); end.Before(free) {
 					free = end
 				}
 			}
@@ -236,23 +234,24 @@ func (r *Revocations) changed(had, has int64, err error) {
 }
 
 // counting forgets those that were revoked again later, and returns the others, the oldest first.
-func (r *Revocations) counting() []timedRevokee {
+func (r *Revocations) counting() []Revocation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make([]timedRevokee, 0, len(r.times))
+	all := make([]Revocation, 0, len(r.times))
 	for kind, order := range r.order {
-		r.order[kind] = slices.DeleteFunc(order, func(t timedRevokee) bool { return r.times[t.revokee] != t.time })
+		r.order[kind] = slices.DeleteFunc(order, func(v Revocation) bool { return r.times[v.of()] != v.Time })
 		all = append(all, r.order[kind]...)
 	}
-	slices.SortStableFunc(all, func(a, b timedRevokee) int { return cmp.Compare(a.time, b.time) })
+	slices.SortStableFunc(all, func(a, b Revocation) int { return cmp.Compare(a.Time, b.Time) })
 	return all
 }
 
 // put puts a revocation in force.
-func (r *Revocations) put(t timedRevokee) {
-	if was, ok := r.times[t.revokee]; !ok || was < t.time {
-		r.times[t.revokee] = t.time
-		r.order[t.kind()] = append(r.order[t.kind()], t)
+func (r *Revocations) put(v Revocation) {
+	of := v.of()
+	if was, ok := r.times[of]; !ok || was < v.Time {
+		r.times[of] = v.Time
+		r.order[of.kind()] = append(r.order[of.kind()], v)
 	}
 }
 
@@ -263,13 +262,13 @@ func (r *Revocations) prune(now time.Time) {
 	for kind, order := range r.order {
 		before, gone := now.Add(-r.keep[kind]).UnixMilli(), 0
 		for ; gone < len(order); gone++ {
-			t := order[gone]
-			counts := r.times[t.revokee] == t.time
-			if counts && (r.keep[kind] == 0 || t.time >= before) {
+			of, at := order[gone].of(), order[gone].Time
+			counts := r.times[of] == at
+			if counts && (r.keep[kind] == 0 || at >= before) {
 				break
 			}
 			if counts {
-				delete(r.times, t.revokee)
+				delete(r.times, of)
 			}
 		}
 		r.order[kind] = order[gone:]
@@ -320,10 +319,9 @@ func (r *Revocations) List(n int, now time.Time) RevocationList {
 	all := r.counting()
 	list.Held, list.Most = len(all), r.most
 	for i := len(all) - 1; i >= 0 && len(list.Revocations) < n; i-- {
-		t := all[i]
-		revoked := Revocation{Subject: t.subject, TokenID: t.tokenID, Time: t.time}
-		if keep := r.keep[t.kind()]; keep > 0 {
-			revoked.Until = t.time + keep.Milliseconds()
+		revoked := all[i]
+		if keep := r.keep[revoked.of().kind()]; keep > 0 {
+			revoked.Until = revoked.Time + keep.Milliseconds()
 		}
 		list.Revocations = append(list.Revocations, revoked)
 	}

@@ -198,7 +198,7 @@ func TestThoseRevokedAgainAreForgotten(t *testing.T) {
 	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), start)
 	require.NoError(t, r.Add("bob", "", start))
 	for i := range 1000 {
-		r.put(timedRevokee{revokee{subject: "ann"}, start.Add(time.Duration(i) * time.Millisecond).UnixMilli()})
+		r.put(Revocation{Subject: "ann", Time: start.Add(time.Duration(i) * time.Millisecond).UnixMilli()})
 	}
 	require.Len(t, r.records(), 2, "as when the file is written anew")
 	require.Len(t, r.order[ofSubject], 2)
