@@ -70,29 +70,30 @@ func (a *application) Close() {
 	a.inForce.Load().network.CloseIdleConnections()
 }
 
-// enter takes a slot for a call. The error is a *wire.Problem of the Slots, or that of ctx
-// if ctx ended before a slot was free. Without an error, call slots.Leave.
-func (a *application) enter(ctx context.Context, by Principal) error {
+// ask asks one question, which is made once there is a slot, in the trace of ctx. The answer counts
+// even if the client has left meanwhile. The error is a *wire.Problem, of the Slots or about the application, or that of
+// ctx if ctx ended before a slot was free.
+func (a *application) ask(ctx context.Context, by Principal, s *server, question func() []byte) (answer wire.HookAnswer, err error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return answer, err
 	}
-	err := a.slots.Enter(ctx, by.Address)
-	if _, ok := errors.AsType[*wire.Problem](err); ok {
-		a.metrics.Called(overloaded)
+	if err := a.slots.Enter(ctx, by.Address); err != nil {
+		if _, ok := errors.AsType[*wire.Problem](err); ok {
+			a.metrics.Called(overloaded)
+		}
+		return answer, err
 	}
-	return err
-}
-
-// ask asks one question, in the trace of ctx. The answer counts even if the client has left
-// meanwhile.
-func (a *application) ask(ctx context.Context, s *server, question []byte) (answer wire.HookAnswer, err error) {
+	defer a.slots.Leave()
 	defer a.timed(time.Now())
 	ctx, end := observe.Call(observe.Within(a.life, ctx), a.hook)
-	defer func() { end(err) }()
-	err = s.call(ctx, newID(), question, func(resp *http.Response) error {
+	err = s.call(ctx, newID(), question(), func(resp *http.Response) error {
 		answer, err = s.read(resp)
 		return err
 	})
+	end(err)
+	if err != nil {
+		err = a.failed(err)
+	}
 	return answer, err
 }
 
@@ -108,7 +109,7 @@ func (a *application) refused(r *wire.HookRefusal, remedy, otherwise string) err
 const maxDetail = 1000
 
 // failed counts and logs a call that failed, and returns the problem for the client.
-func (a *application) failed(err error, remedy string) error {
+func (a *application) failed(err error) error {
 	outcome, detail := failed, "the application did not give a valid answer"
 	if errors.Is(err, context.DeadlineExceeded) {
 		outcome, detail = timeout, "the application did not answer in time"
@@ -117,7 +118,7 @@ func (a *application) failed(err error, remedy string) error {
 	a.logged.Do(func() {
 		a.log.Warn("the "+a.hook+" hook failed", zap.String("outcome", outcome), zap.Error(err))
 	})
-	return problem.New(wire.CodeHookFailed, remedy, "%s", detail).Retry(retryAfter)
+	return problem.New(wire.CodeHookFailed, "retry after retry_after_ms", "%s", detail).Retry(retryAfter)
 }
 
 const retryAfter = time.Second

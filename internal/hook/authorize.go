@@ -105,19 +105,14 @@ func (h *Subscriptions) Authorize(ctx context.Context, s Subscribing) error {
 		h.metrics.Called(cached)
 		return nil
 	}
-	if err := h.enter(ctx, s.Principal); err != nil {
-		return err
-	}
-	defer h.slots.Leave()
-	answer, err := h.ask(ctx, to, question)
+	answer, err := h.ask(ctx, s.Principal, to, func() []byte { return question })
 	switch {
-	case err == nil && answer.Message != nil:
-		err = errors.New("its answer has a message, which only a publish hook may change")
-	case err == nil && answer.Refuse != nil:
+	case err != nil:
+		return err
+	case answer.Message != nil:
+		return h.failed(errors.New("its answer has a message, which only a publish hook may change"))
+	case answer.Refuse != nil:
 		return h.refused(answer.Refuse, "subscribe to other topics, or see the application's documentation", "the application refuses the subscription")
-	}
-	if err != nil {
-		return h.failed(err, "retry after retry_after_ms")
 	}
 	h.metrics.Called(passed)
 	if about.keep > 0 {

@@ -336,11 +336,11 @@ func (e *Events) send(batch []event) {
 			e.drop(append(batch, e.take(0)...), hookWasClosed)
 			return
 		case attempt >= cfg.Attempts:
-			_ = e.failed(fmt.Errorf("attempt %d was the last, and %d events are dropped: %w", attempt, len(batch), err), "")
+			_ = e.failed(fmt.Errorf("attempt %d was the last, and %d events are dropped: %w", attempt, len(batch), err))
 			e.drop(batch, batchFailed)
 			return
 		}
-		_ = e.failed(fmt.Errorf("attempt %d of %d: %w", attempt, cfg.Attempts, err), "")
+		_ = e.failed(fmt.Errorf("attempt %d of %d: %w", attempt, cfg.Attempts, err))
 		wait := time.NewTimer(min(time.Second<<min(attempt-1, bits.UintSize/2), maxBackOff)) // 1 s, 2 s, 4 s, up to a minute
 		select {
 		case <-wait.C:

@@ -36,29 +36,24 @@ func (h *Publishes) Publish(ctx context.Context, by Principal, m *wire.Message, 
 	if s.URL == "" {
 		return nil
 	}
-	if err := h.enter(ctx, by); err != nil {
-		return err
-	}
-	defer h.slots.Leave()
-	answer, err := h.ask(ctx, s, appendQuestion(nil, by, m, ttl))
+	answer, err := h.ask(ctx, by, s, func() []byte { return appendQuestion(nil, by, m, ttl) })
 	switch {
 	case err != nil:
+		return err
 	case answer.Refuse != nil:
 		return h.refused(answer.Refuse, "change the message", "the application refuses the message")
 	case answer.Message == nil:
 		h.metrics.Called(passed)
 		return nil
-	default:
-		if err = checkUnchanged(answer.Message, m); err == nil {
-			err = take(answer.Message)
-		}
-		if err == nil {
-			h.metrics.Called(changed)
-			return nil
-		}
-		err = fmt.Errorf("its message cannot be published: %w", err)
 	}
-	return h.failed(err, "retry after retry_after_ms")
+	if err = checkUnchanged(answer.Message, m); err == nil {
+		err = take(answer.Message)
+	}
+	if err != nil {
+		return h.failed(fmt.Errorf("its message cannot be published: %w", err))
+	}
+	h.metrics.Called(changed)
+	return nil
 }
 
 // checkUnchanged returns an error if item changes what an application cannot change.
