@@ -37,7 +37,6 @@ type Caller struct {
 	Agent            string      // the User-Agent; empty: none
 	grant            *auth.Grant // nil until authenticated
 	unknown          error       // why grant is nil; nil: nobody has looked
-	byTicket         bool        // the session's id alone brought it: it may not publish or subscribe
 	paid             bool        // the rates have already counted this call
 }
 
@@ -126,15 +125,6 @@ var (
 	errGrantRevoked = problem.New(wire.CodeUnauthorized, newTokenRemedy, "the credentials were revoked")
 )
 
-// allow checks a permission.
-func (a *App) allow(c *Caller, r auth.Right, name string) error {
-	if c.byTicket {
-		return problem.New(wire.CodeUnauthorized, `send {"auth":"…"} with a token first`,
-			"a session's id alone permits only receiving, acknowledging and closing")
-	}
-	return c.grant.Allow(r, name)
-}
-
 // mayUse checks the name of a topic to read or change, and the permission.
 func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
 	if err := wire.CheckTopic(topic); err != nil {
@@ -143,7 +133,7 @@ func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
 	if (right == auth.Publish || right == auth.Delete) && wire.ReservedTopic(topic) {
 		return problem.New(wire.CodeReservedTopic, "use a topic that does not begin with '_'", "topic %s is reserved for the daemon", wire.Quote(topic))
 	}
-	return a.allow(c, right, topic)
+	return c.grant.Allow(right, topic)
 }
 
 // mayReceive checks that the caller may receive, ack and close a session. Its id is enough,
@@ -157,7 +147,7 @@ func (a *App) mayReceive(c *Caller, kind limit.Kind, s *session.Session) error {
 	case c.grant.Subject != "":
 		return mayChange(c, s)
 	}
-	c.Principal, c.byTicket = subject, true
+	c.grant, c.Principal = auth.Ticket, subject
 	return a.cfg.Limiter.Admit(kind, 1, c.Who, limit.Principal, limit.All)
 }
 
@@ -188,7 +178,7 @@ func (a *App) Reject(c Caller, err error) error {
 // what the application says. The caller ends the slot. To change a session always needs it.
 func (a *App) maySubscribe(ctx context.Context, c *Caller, place *slot, s hook.Subscribing) error {
 	for _, start := range s.Topics {
-		if err := a.allow(c, auth.Subscribe, start.Topic); err != nil {
+		if err := c.grant.Allow(auth.Subscribe, start.Topic); err != nil {
 			return err
 		}
 	}

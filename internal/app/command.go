@@ -292,7 +292,7 @@ func (c *commands) authenticate(ctx context.Context, s *session.Session, token s
 	if err := c.app.renew(ctx, &fresh, s); err != nil {
 		return 0, err
 	}
-	if c.caller.byTicket || fresh.grant.Renews(c.caller.grant) || c.app.checkGrant(c.caller.grant) != nil {
+	if c.caller.grant == auth.Ticket || fresh.grant.Renews(c.caller.grant) || c.app.checkGrant(c.caller.grant) != nil {
 		c.caller = fresh
 	}
 	return s.Grant().ExpiresMS(time.Now()), nil

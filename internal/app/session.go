@@ -168,7 +168,7 @@ func (ch *Change) Make(r wire.ChangeRequest) (changed wire.SessionChanged, err e
 func (a *App) renew(ctx context.Context, c *Caller, s *session.Session) error {
 	isLong := c.grant.Renews(s.Grant()) && s.Subscriptions() > quickNames // each is checked
 	return a.inTurn(ctx, c, isLong, func() error {
-		return s.Renew(c.grant, func(name string) bool { return a.allow(c, auth.Subscribe, name) == nil })
+		return s.Renew(c.grant, func(name string) bool { return c.grant.Allow(auth.Subscribe, name) == nil })
 	})
 }
 

@@ -99,7 +99,11 @@ func (g *Grant) AllowSome(r Right) error {
 
 // lacks returns the refusal of a grant that lacks a right. what names the topic.
 func (g *Grant) lacks(r Right, what string) error {
-	if g.Subject == "" {
+	switch {
+	case g == Ticket:
+		return problem.New(wire.CodeUnauthorized, `send {"auth":"…"} with a token first`,
+			"a session's id alone permits only receiving, acknowledging and closing")
+	case g.Subject == "":
 		return problem.New(wire.CodeUnauthorized, "send a token with this right: Authorization: Bearer …",
 			"a client without credentials may not %s %s", r.verb(), what)
 	}
@@ -122,6 +126,10 @@ type Open struct{}
 
 // Anyone is the grant of every caller of a daemon without authorisation.
 var Anyone = &Grant{Rights: Everything}
+
+// Ticket is the grant of a caller without credentials who knows the id of a principal's session. It
+// has no rights: the id alone permits to receive, to acknowledge and to close.
+var Ticket = &Grant{}
 
 // Identify returns Anyone.
 func (Open) Identify(Credentials, bool) (*Grant, error) { return Anyone, nil }

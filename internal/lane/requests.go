@@ -159,7 +159,10 @@ func (c *conn) servePublish(r *parsed) {
 		})
 		return
 	}
-	ctx := observe.Continue(c.lane.life, r.fields.traceparent, r.fields.tracestate)
+	ctx := c.lane.life
+	if r.fields.traceparent != "" {
+		ctx = observe.Continue(ctx, r.fields.traceparent, r.fields.tracestate)
+	}
 	c.accept(r, blanksBehindPost)
 	published, over := wire.Published{}, true
 	p, m, err := beginPublish(ctx, a, caller, h, body)
