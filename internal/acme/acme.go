@@ -83,7 +83,13 @@ func (m *Manager) Start(public, challenges net.Addr) {
 	})
 	s.magic = certmagic.New(s.cache, certmagic.Config{
 		Storage: &certmagic.FileStorage{Path: m.cfg.Storage}, DefaultServerName: m.cfg.Domains[0],
-		Logger: m.log, OnEvent: m.event,
+		Logger: m.log, // what happens
+		OnEvent: func(_ context.Context, name string, _ map[string]any) error {
+			if name == "cert_failed" {
+				m.failures()
+			}
+			return nil
+		},
 	})
 	issuer := certmagic.ACMEIssuer{
 		CA: m.cfg.Directory, Email: m.cfg.Email, Agreed: m.cfg.Agree, Logger: m.log,
@@ -110,14 +116,6 @@ func hostPort(a net.Addr) (host string, port int) {
 		return tcp.IP.String(), tcp.Port
 	}
 	return "", 0
-}
-
-// event counts failures. The library logs what happens.
-func (m *Manager) event(_ context.Context, name string, _ map[string]any) error {
-	if name == "cert_failed" {
-		m.failures()
-	}
-	return nil
 }
 
 // Stop ends what runs in the background.

@@ -102,7 +102,15 @@ func (o *Opening) events(e *request.Events) (*session.Session, transport.Request
 		e.Had.Positions = nil // too many: a refusal would stop the EventSource for good
 	}
 	e.Open.Topics = resume(named, e.Had)
-	if err := a.mayCreate(c, slices.DeleteFunc(slices.Clone(e.Open.Topics[len(named):]), a.areAnnounced(named))); err != nil {
+	// Of a topic that is resumed with patterns, one of them may announce what the client lost. Then a
+	// topic that was forgotten is not created again.
+	isCurrent := func(s wire.Start) bool { return s.Epoch == a.cfg.Broker.Epoch(s.Topic) }
+	fresh := slices.DeleteFunc(slices.Clone(e.Open.Topics[len(named):]), func(topic wire.Start) bool {
+		return slices.ContainsFunc(named, func(p wire.Start) bool {
+			return covers(p, topic.Topic) && p.From == wire.FromPosition && (isCurrent(topic) || !isCurrent(p))
+		})
+	})
+	if err := a.mayCreate(c, fresh); err != nil {
 		return nil, r, err
 	}
 	if transport.NeedSession(e.Open.Topics) {
@@ -168,17 +176,6 @@ func after(p wire.Position, start wire.Start) wire.Start {
 // covers reports whether a start is a pattern that matches the topic.
 func covers(start wire.Start, topic string) bool {
 	return wire.IsPattern(start.Topic) && !wire.IsPattern(topic) && wire.Matches(start.Topic, topic)
-}
-
-// areAnnounced reports of a topic that is resumed with patterns whether one of them announces
-// what the client lost of it. Then a topic that was forgotten is not created again.
-func (a *App) areAnnounced(patterns []wire.Start) func(topic wire.Start) bool {
-	isCurrent := func(s wire.Start) bool { return s.Epoch == a.cfg.Broker.Epoch(s.Topic) }
-	return func(topic wire.Start) bool {
-		return slices.ContainsFunc(patterns, func(p wire.Start) bool {
-			return covers(p, topic.Topic) && p.From == wire.FromPosition && (isCurrent(topic) || !isCurrent(p))
-		})
-	}
 }
 
 // noEpoch is never an epoch: a position in it gets a gap, restarted, and all of history.

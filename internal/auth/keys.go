@@ -92,10 +92,8 @@ func parseKeys(text []byte) ([]key, error) {
 	}
 	keys, ignored, err := parseJWKs(text, keyOfJWK)
 	switch {
-	case err != nil:
-		return nil, err
-	case len(keys) > 0:
-		return keys, nil
+	case err != nil || len(keys) > 0:
+		return keys, err
 	case len(ignored) > 0:
 		return nil, ignored[0]
 	}

@@ -72,19 +72,15 @@ func weightsOf(header []string) map[string]float64 {
 	weights := make(map[string]float64)
 	for part := range strings.SplitSeq(strings.ToLower(strings.Join(header, ",")), ",") {
 		name, params, _ := strings.Cut(part, ";")
-		weights[strings.TrimSpace(name)] = weightOf(params)
-	}
-	return weights
-}
-
-// weightOf returns the weight among a name's parameters: 1 if none can be read.
-func weightOf(params string) float64 {
-	for param := range strings.SplitSeq(params, ";") {
-		if q, ok := strings.CutPrefix(strings.TrimSpace(param), "q="); ok {
-			if weight, err := strconv.ParseFloat(q, 64); err == nil {
-				return weight
+		weight := 1.0 // if none can be read
+		for param := range strings.SplitSeq(params, ";") {
+			q, isWeight := strings.CutPrefix(strings.TrimSpace(param), "q=")
+			if w, err := strconv.ParseFloat(q, 64); isWeight && err == nil {
+				weight = w
+				break
 			}
 		}
+		weights[strings.TrimSpace(name)] = weight
 	}
-	return 1
+	return weights
 }

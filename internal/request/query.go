@@ -187,9 +187,7 @@ func word[T ~string](q *query, name string, words ...T) T {
 }
 
 // mode returns the mode of a poll.
-func (q *query) mode() transport.Mode {
-	return word(q, "mode", transport.Batch, transport.Single, transport.Multiple, transport.Stream)
-}
+func (q *query) mode() transport.Mode { return word(q, "mode", transport.Modes()...) }
 
 // echo reports whether a client gets its own messages, too.
 func (q *query) echo() bool { return word(q, "echo", "true", "false") == "true" }

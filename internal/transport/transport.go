@@ -43,8 +43,8 @@ const (
 	Stream   Mode = "stream"
 )
 
-// Modes returns every mode.
-func Modes() []Mode { return []Mode{Single, Batch, Multiple, Stream} }
+// Modes returns every mode, the default first.
+func Modes() []Mode { return []Mode{Batch, Single, Multiple, Stream} }
 
 // Via is the transport that frames are sent on: a label of metrics.
 type Via string
