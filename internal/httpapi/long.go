@@ -71,8 +71,9 @@ func (l *longAnswer) send() {
 	l.piece = l.piece[:0]
 }
 
-// end sends what is left.
-func (l *longAnswer) end() error {
+// end sends what is left, and a last text.
+func (l *longAnswer) end(last string) error {
+	l.text(last)
 	if !l.sent {
 		l.w.Header().Set("Content-Length", strconv.Itoa(len(l.piece)))
 	}

@@ -80,7 +80,7 @@ func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) 
 			return err
 		}
 	}
-	return long.end()
+	return long.end("")
 }
 
 // decoded reads r's body, and decodes it, in turn if it is large.
@@ -138,8 +138,7 @@ func (a *API) showSession(w http.ResponseWriter, r *http.Request, c app.Caller) 
 		}
 		long.text(`"subscriptions":[`)
 		list(r.Context(), long, subscriptions)
-		long.text("]}\n")
-		return long.end()
+		return long.end("]}\n")
 	})
 }
 
@@ -159,8 +158,7 @@ func (a *API) listTopics(w http.ResponseWriter, r *http.Request, c app.Caller) e
 			long.text(`,"next":`)
 			_ = long.append(request.InJSON(*next))
 		}
-		long.text("}\n")
-		return long.end()
+		return long.end("}\n")
 	})
 }
 
@@ -180,8 +178,7 @@ func (a *API) showPresence(w http.ResponseWriter, r *http.Request, c app.Caller)
 		found.Members = []presence.ListedMember{}
 		_ = long.append(bytes.TrimSuffix(request.InJSON(found), []byte("]}")))
 		list(r.Context(), long, members)
-		long.text("]}\n")
-		return long.end()
+		return long.end("]}\n")
 	})
 }
 
