@@ -69,7 +69,24 @@ func (m *ManyPublish) Send(form *request.ManyForm, body []byte) (results []wire.
 	}
 	m.waiting.Wait()
 	m.slot.end()
-	return m.answers()
+	results = make([]wire.PublishResult, len(items))
+	var late *limit.Refusal
+	for i, r := range m.results {
+		if r.Err == nil {
+			results[i].Published = &r.Published
+			continue
+		}
+		if refusal, ok := errors.AsType[*limit.Refusal](r.Err); ok && refusal.Hold > 0 {
+			late = refusal
+		}
+		if results[i].Problem = a.Problem(r.Err); results[i].Problem == nil {
+			return nil, r.Err // the client has left
+		}
+	}
+	if late != nil {
+		a.cfg.Limiter.Hold(m.ctx, late) // the client gets the results in any case
+	}
+	return results, nil
 }
 
 // publish publishes a message. The log may set the result later. An error means that the client has left.
@@ -106,27 +123,4 @@ func (m *ManyPublish) publish(form *request.ManyForm, raw []byte, result *broker
 	}
 	p.finish() // the next message follows it
 	return m.ctx.Err()
-}
-
-// answers returns the results. A refusal that is delayed delays them. An error means that the
-// client has left.
-func (m *ManyPublish) answers() ([]wire.PublishResult, error) {
-	answers := make([]wire.PublishResult, len(m.results))
-	var late *limit.Refusal
-	for i, r := range m.results {
-		if r.Err == nil {
-			answers[i].Published = &r.Published
-			continue
-		}
-		if refusal, ok := errors.AsType[*limit.Refusal](r.Err); ok && refusal.Hold > 0 {
-			late = refusal
-		}
-		if answers[i].Problem = m.app.Problem(r.Err); answers[i].Problem == nil {
-			return nil, r.Err
-		}
-	}
-	if late != nil {
-		m.app.cfg.Limiter.Hold(m.ctx, late) // the client gets the results in any case
-	}
-	return answers, nil
 }
