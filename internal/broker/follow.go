@@ -68,24 +68,3 @@ func (b *Broker) Unfollow(pattern string, f Follower) {
 	}
 	b.memory.Add(memory.Topics, -int64(freed))
 }
-
-// announce calls the followers of a topic, once, before its first message. The publisher
-// calls a few itself, so that they receive the message live. More are called in another
-// goroutine, and read the message from history.
-func (b *Broker) announce(t *topic) {
-	t.announced.Do(func() {
-		followers := b.Followers(t.name)
-		t.announcing.Store(true) // the topic must not be forgotten meanwhile
-		announce := func() {
-			for _, f := range followers {
-				f.Made(t.name)
-			}
-			t.announcing.Store(false)
-		}
-		if len(followers) <= fewSubscribers {
-			announce()
-		} else {
-			b.fanOuts.Go(announce)
-		}
-	})
-}

@@ -43,32 +43,6 @@ func keyOf(owner string, m *wire.Message, ttl time.Duration) Key {
 	return Key{digestOf([]byte(owner), []byte(m.Position.Topic), []byte(m.ID)), digestOf([]byte(kind), life, []byte(m.Key), []byte(m.Client), m.Data)}
 }
 
-// A Claim makes an idempotency key the caller's, until the publish with it ends: in Broker.Send,
-// or in Release. Publishes with the same key wait meanwhile. The zero Claim has no key.
-type Claim struct {
-	key  Key
-	used *usedKey
-}
-
-// IsHeld reports whether the claim has a key.
-func (c Claim) IsHeld() bool { return c.used != nil }
-
-// Claim claims the key m.ID of an owner for a publish. The caller may change m and ttl afterwards:
-// the key stands for them as they are. If a message with that key was published to the topic
-// within the window, Claim returns the earlier result instead, or the *wire.Problem
-// idempotency_mismatch. If another publish with the key is under way, Claim returns a channel
-// that is closed when that is over. Then call it again. It never waits.
-func (b *Broker) Claim(owner string, m *wire.Message, ttl time.Duration, now time.Time) (c Claim, earlier Result, underWay <-chan struct{}) {
-	return b.keys.claim(keyOf(owner, m, ttl), now)
-}
-
-// Release ends a claim whose publish was not sent: the key is free. It may be called again.
-func (b *Broker) Release(c Claim) {
-	if c.IsHeld() {
-		b.keys.end(c, Result{Err: errReleased})
-	}
-}
-
 var errReleased = errors.New("the publish was not sent")
 
 // keys are the idempotency keys in use, with the results of their publishes.

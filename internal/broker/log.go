@@ -152,44 +152,6 @@ func (b *Broker) Apply(e Entry) (wire.Position, error) {
 	return e.Message.Position, nil
 }
 
-func (b *Broker) applyPublish(e *Entry, now time.Time) (wire.Position, error) {
-	at, short := &e.Message.Position, false
-	numbered := at.Offset > 0
-	if numbered {
-		if b.isPast(*at) {
-			return *at, nil
-		}
-		short = b.memory.Admit(int64(e.Message.Size())) != nil
-	}
-	for t := e.route.topic; ; t = nil {
-		var err error
-		if t == nil {
-			t, err = b.topic(at.Topic, e.route.Rule)
-		}
-		switch {
-		case err != nil && numbered:
-			b.partitionOf(at.Topic).forget(at.Topic, at.Offset, at.Offset)
-			return *at, nil
-		case err != nil:
-			return wire.Position{}, err
-		}
-		b.announce(t)
-		few, err := t.publish(e, short, now)
-		switch {
-		case errors.Is(err, errForgotten):
-			continue
-		case err != nil && !errors.Is(err, errKnown): // of a known message, the key may be unknown
-			return wire.Position{}, err
-		case few:
-			t.fanOutHere()
-		}
-		if e.Key != (Key{}) {
-			b.keys.applied(e.Key, wire.Published{Position: *at, Time: e.Message.Time}, now)
-		}
-		return *at, nil
-	}
-}
-
 // isPast reports whether an entry at a position changes nothing: its epoch is over, or
 // its topic was forgotten since.
 func (b *Broker) isPast(at wire.Position) bool {

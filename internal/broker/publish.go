@@ -1,10 +1,56 @@
 package broker
 
 import (
+	"errors"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
+
+// A Route has the topic of a publish, which may not exist yet, and its rule. So the rule is
+// resolved once, and all checks of the publish use it. Use a Route for one publish only.
+type Route struct {
+	Rule *TopicRule // of the topic when the route was made
+
+	topic *topic // nil: it does not exist
+}
+
+// Route returns the route to a topic.
+func (b *Broker) Route(topic string) Route {
+	if t := b.find(topic); t != nil {
+		return Route{t.rule.Load(), t}
+	}
+	return Route{b.settings.Load().of(topic), nil}
+}
+
+// Exists reports whether the topic exists.
+func (r Route) Exists() bool { return r.topic != nil }
+
+// A Claim makes an idempotency key the caller's, until the publish with it ends: in Broker.Send,
+// or in Release. Publishes with the same key wait meanwhile. The zero Claim has no key.
+type Claim struct {
+	key  Key
+	used *usedKey
+}
+
+// IsHeld reports whether the claim has a key.
+func (c Claim) IsHeld() bool { return c.used != nil }
+
+// Claim claims the key m.ID of an owner for a publish. The caller may change m and ttl afterwards:
+// the key stands for them as they are. If a message with that key was published to the topic
+// within the window, Claim returns the earlier result instead, or the *wire.Problem
+// idempotency_mismatch. If another publish with the key is under way, Claim returns a channel
+// that is closed when that is over. Then call it again. It never waits.
+func (b *Broker) Claim(owner string, m *wire.Message, ttl time.Duration, now time.Time) (c Claim, earlier Result, underWay <-chan struct{}) {
+	return b.keys.claim(keyOf(owner, m, ttl), now)
+}
+
+// Release ends a claim whose publish was not sent: the key is free. It may be called again.
+func (b *Broker) Release(c Claim) {
+	if c.IsHeld() {
+		b.keys.end(c, Result{Err: errReleased})
+	}
+}
 
 // Publish adds m to its topic and starts the fan-out. It never waits for a subscriber.
 // m.Position needs only its Topic. The caller must not use m afterwards. If ttl is not 0,
@@ -64,6 +110,44 @@ func (b *Broker) end(c Claim, r Result, bytes int) Result {
 		return b.keys.end(c, r)
 	}
 	return r
+}
+
+func (b *Broker) applyPublish(e *Entry, now time.Time) (wire.Position, error) {
+	at, short := &e.Message.Position, false
+	numbered := at.Offset > 0
+	if numbered {
+		if b.isPast(*at) {
+			return *at, nil
+		}
+		short = b.memory.Admit(int64(e.Message.Size())) != nil
+	}
+	for t := e.route.topic; ; t = nil {
+		var err error
+		if t == nil {
+			t, err = b.topic(at.Topic, e.route.Rule)
+		}
+		switch {
+		case err != nil && numbered:
+			b.partitionOf(at.Topic).forget(at.Topic, at.Offset, at.Offset)
+			return *at, nil
+		case err != nil:
+			return wire.Position{}, err
+		}
+		b.announce(t)
+		few, err := t.publish(e, short, now)
+		switch {
+		case errors.Is(err, errForgotten):
+			continue
+		case err != nil && !errors.Is(err, errKnown): // of a known message, the key may be unknown
+			return wire.Position{}, err
+		case few:
+			t.fanOutHere()
+		}
+		if e.Key != (Key{}) {
+			b.keys.applied(e.Key, wire.Published{Position: *at, Time: e.Message.Time}, now)
+		}
+		return *at, nil
+	}
 }
 
 // AppendWaits reports whether a publish waits for the log. Only the in-memory log applies

@@ -130,22 +130,3 @@ func (f *settings) of(topic string) *TopicRule {
 	}
 	return &best[variant]
 }
-
-// A Route has the topic of a publish, which may not exist yet, and its rule. So the rule is
-// resolved once, and all checks of the publish use it. Use a Route for one publish only.
-type Route struct {
-	Rule *TopicRule // of the topic when the route was made
-
-	topic *topic // nil: it does not exist
-}
-
-// Route returns the route to a topic.
-func (b *Broker) Route(topic string) Route {
-	if t := b.find(topic); t != nil {
-		return Route{t.rule.Load(), t}
-	}
-	return Route{b.settings.Load().of(topic), nil}
-}
-
-// Exists reports whether the topic exists.
-func (r Route) Exists() bool { return r.topic != nil }

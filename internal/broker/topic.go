@@ -87,6 +87,27 @@ func (t *topic) setRule(rule *TopicRule, now time.Time) {
 	t.trimLocked(now)
 }
 
+// announce calls the followers of a topic, once, before its first message. The publisher
+// calls a few itself, so that they receive the message live. More are called in another
+// goroutine, and read the message from history.
+func (b *Broker) announce(t *topic) {
+	t.announced.Do(func() {
+		followers := b.Followers(t.name)
+		t.announcing.Store(true) // the topic must not be forgotten meanwhile
+		announce := func() {
+			for _, f := range followers {
+				f.Made(t.name)
+			}
+			t.announcing.Store(false)
+		}
+		if len(followers) <= fewSubscribers {
+			announce()
+		} else {
+			b.fanOuts.Go(announce)
+		}
+	})
+}
+
 // publish appends the entry's message. If it returns few, the caller must fan out. short
 // says that the memory budget is full.
 func (t *topic) publish(e *Entry, short bool, now time.Time) (few bool, err error) {
