@@ -9,6 +9,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/request"
@@ -71,7 +72,7 @@ func newIdentifyingApp(t *testing.T) *App {
 // newest returns the last message of a topic.
 func newest(t *testing.T, a *App, topic string) *wire.Message {
 	t.Helper()
-	frames, from := a.cfg.Broker.ReadTopic(wire.Start{Topic: topic, From: wire.FromOldest}, broker.Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
+	frames, from := a.cfg.Broker.ReadTopic(wire.Start{Topic: topic, From: wire.FromOldest}, frame.Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
 	require.NotZero(t, from)
 	return frames[len(frames)-1].Message()
 }

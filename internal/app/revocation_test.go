@@ -15,6 +15,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/problem"
@@ -355,7 +356,7 @@ func TestARevocationEndsSessionsAtOnce(t *testing.T) {
 				p := &session.Poll{}
 				err := p.Begin(s, 0, session.AcksNext, session.Arrival{}, time.Now())
 				if err == nil {
-					_, err = p.Take(g.Context(), broker.Limit{Frames: 1, Bytes: 1}, time.Minute)
+					_, err = p.Take(g.Context(), frame.Limit{Frames: 1, Bytes: 1}, time.Minute)
 					p.Done(time.Now())
 				}
 				ended <- err

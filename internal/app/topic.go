@@ -148,7 +148,7 @@ func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer fu
 func (a *App) History(ctx context.Context, c Caller, h request.History, answer func(pieces iter.Seq[[]*frame.Frame], leave func()) error) error {
 	topic, n := h.Start.Topic, h.Limit
 	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), h.Fault) }, func(leave func()) error {
-		frames, from := a.cfg.Broker.ReadTopic(h.Start, broker.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
+		frames, from := a.cfg.Broker.ReadTopic(h.Start, frame.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
 		if from == (wire.Position{}) {
 			return topicUnknown(topic, toHaveIt)
 		}
@@ -163,17 +163,17 @@ const PieceBytes = 64 << 10
 // position, and the done.
 func (a *App) history(first []*frame.Frame, from wire.Position, n int) iter.Seq[[]*frame.Frame] {
 	at := from // of the last frame
-	read := func(limit broker.Limit) []*frame.Frame {
+	read := func(limit frame.Limit) []*frame.Frame {
 		frames, _ := a.cfg.Broker.ReadTopic(wire.StartAfter(at), limit, time.Now())
 		return frames
 	}
 	return func(yield func([]*frame.Frame) bool) {
-		for frames := first; ; frames = read(broker.Limit{Frames: n, Bytes: PieceBytes}) {
+		for frames := first; ; frames = read(frame.Limit{Frames: n, Bytes: PieceBytes}) {
 			if len(frames) > 0 {
 				at = frames[len(frames)-1].Position()
 			}
 			n -= len(frames)
-			more := len(read(broker.Limit{Frames: 1})) > 0
+			more := len(read(frame.Limit{Frames: 1})) > 0
 			if n == 0 || !more {
 				yield(append(frames, frame.NewDone(wire.Done{Position: at, More: more})))
 				return

@@ -69,7 +69,7 @@ func read(t *testing.T, b *Broker, start string, limit int) string {
 	t.Helper()
 	s, err := wire.ParseStart(strings.ReplaceAll(start, "EPOCH", b.Epoch("any")))
 	require.NoError(t, err)
-	frames, from := b.ReadTopic(s, Limit{Frames: limit, Bytes: 1 << 20}, time.Now())
+	frames, from := b.ReadTopic(s, frame.Limit{Frames: limit, Bytes: 1 << 20}, time.Now())
 	require.NotZero(t, from, "topic %q exists", s.Topic)
 	return summary(frames)
 }
@@ -329,7 +329,7 @@ func TestMemoryIsCountedUntilItIsFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{HistoryAge: time.Minute})
 		publish(t, b, "a")
-		frames, _ := b.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, Limit{Frames: 1}, time.Now())
+		frames, _ := b.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, frame.Limit{Frames: 1}, time.Now())
 		n := len(frames[0].Bytes(frame.NDJSON))
 		var g metrics.Gauges
 		b.Gauges(&g)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -154,7 +155,7 @@ func TestATopicIsKeptUntilItsNewEpochIsRead(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	b.Sweep(later)
 	require.False(t, j.Gone(), "it has not read the gap yet")
-	reading := Reading{Had: j.Position, After: 50, UpTo: 50, Limit: Limit{Frames: 10, Bytes: 1000}}
+	reading := Reading{Had: j.Position, After: 50, UpTo: 50, Limit: frame.Limit{Frames: 10, Bytes: 1000}}
 	frames, at, _ := j.Read(nil, reading, time.Now())
 	require.Equal(t, "gap(restarted 50-0)", summary(frames))
 	require.Equal(t, wire.Position{Topic: "a", Epoch: "e2"}, at)
@@ -307,7 +308,7 @@ func TestALossIsAGapBehindWhatSurvived(t *testing.T) {
 		require.Equal(t, "gap(lost 6-100)", read(t, b, "quiet@e1:6", 10))
 		require.Equal(t, "gap(lost 8-100) 121", read(t, b, "new@e1:8", 10))
 		require.Equal(t, "3 5 gap(lost 5-100) 120", read(t, b, "a@e1:0", 10))
-		frames, _ := b.ReadTopic(wire.Start{Topic: "new", From: wire.FromOldest}, Limit{Frames: 10, Bytes: 1000}, time.Now())
+		frames, _ := b.ReadTopic(wire.Start{Topic: "new", From: wire.FromOldest}, frame.Limit{Frames: 10, Bytes: 1000}, time.Now())
 		require.Equal(t, "121", summary(frames), "it has no older messages")
 		_, err := b.Join(wire.Start{Topic: "later"}, &recorder{}, true)
 		require.NoError(t, err)
@@ -336,7 +337,7 @@ func TestASubscriberHearsOfALoss(t *testing.T) {
 	loseEntries(t, b, 100)
 	b.Close()
 	require.Equal(t, 1, s.missed)
-	frames, at, head := j.Read(nil, Reading{Had: j.Position, After: 3, Limit: Limit{Frames: 10, Bytes: 1000}}, time.Now())
+	frames, at, head := j.Read(nil, Reading{Had: j.Position, After: 3, Limit: frame.Limit{Frames: 10, Bytes: 1000}}, time.Now())
 	require.Equal(t, "gap(lost 0-100)", summary(frames))
 	require.EqualValues(t, 100, at.Offset)
 	require.EqualValues(t, 100, head)

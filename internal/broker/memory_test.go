@@ -117,7 +117,7 @@ func TestEncodingsAreDroppedBeforeMessages(t *testing.T) {
 		for range 20 {
 			require.NoError(t, publishSized(t, b, "a", 1000))
 		}
-		frames, _ := b.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
+		frames, _ := b.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, frame.Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
 		for _, f := range frames {
 			f.Chunk(frame.NDJSON)
 			f.Whole(&frame.Head{})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -201,7 +202,7 @@ func checkLosses(t *testing.T, b *Broker, topic string, from uint64, most int, b
 	require.True(t, ok)
 	at, messages := wire.Position{Topic: topic, Epoch: "e1", Offset: from}, 0
 	for {
-		frames, _ := b.ReadTopic(wire.StartAfter(at), Limit{Frames: most, Bytes: 1 << 20}, time.Now())
+		frames, _ := b.ReadTopic(wire.StartAfter(at), frame.Limit{Frames: most, Bytes: 1 << 20}, time.Now())
 		if len(frames) == 0 {
 			break
 		}

@@ -8,23 +8,6 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Limit bounds one read: at most Frames frames of about Bytes bytes, but at least one
-// frame.
-type Limit struct {
-	Frames int
-	Bytes  int
-}
-
-// Take subtracts f from the limit, and reports whether it fits.
-func (l *Limit) Take(f *frame.Frame, first bool) bool {
-	if l.Frames <= 0 || (!first && f.Size() > l.Bytes) {
-		return false
-	}
-	l.Frames--
-	l.Bytes -= f.Size()
-	return true
-}
-
 // A Reading selects what a subscriber gets of a topic's history.
 type Reading struct {
 	Had   wire.Position // of the last message or gap that was sent; gaps begin there
@@ -45,7 +28,7 @@ type Reading struct {
 	// NoEcho leaves out, without a gap, messages of the client of that name.
 	NoEcho string
 
-	Limit Limit
+	Limit frame.Limit
 
 	// restarted says that the topic does not know Had. The reading begins with a gap,
 	// restarted, and with the oldest message.
@@ -181,7 +164,7 @@ func (r *reader) append(f *frame.Frame) {
 // ReadTopic returns the messages and gaps of a topic from start, within limit, and the
 // position from which it read; zero if the topic does not exist. A start at now reads
 // nothing.
-func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames []*frame.Frame, from wire.Position) {
+func (b *Broker) ReadTopic(start wire.Start, limit frame.Limit, now time.Time) (frames []*frame.Frame, from wire.Position) {
 	t := b.find(start.Topic)
 	if t == nil {
 		return nil, wire.Position{}

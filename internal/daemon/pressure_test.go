@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -109,7 +108,7 @@ func (d *running) readEverything(topics ...string) *reader {
 			if err := p.Begin(s, ack, session.AcksNext, session.Arrival{}, time.Now()); err != nil {
 				return
 			}
-			frames, err := p.Take(ctx, broker.Limit{Frames: 1000, Bytes: 1 << 20}, time.Minute)
+			frames, err := p.Take(ctx, frame.Limit{Frames: 1000, Bytes: 1 << 20}, time.Minute)
 			ack += uint64(len(frames))
 			r.note(frames)
 			p.Done(time.Now())

@@ -89,6 +89,23 @@ func (f *Frame) Size() int {
 	return f.message.Size()
 }
 
+// A Limit bounds one read: at most Frames frames of about Bytes bytes, but at least one
+// frame.
+type Limit struct {
+	Frames int
+	Bytes  int
+}
+
+// Take subtracts f from the limit, and reports whether it fits.
+func (l *Limit) Take(f *Frame, first bool) bool {
+	if l.Frames <= 0 || (!first && f.Size() > l.Bytes) {
+		return false
+	}
+	l.Frames--
+	l.Bytes -= f.Size()
+	return true
+}
+
 // An encoding is a frame in one form.
 type encoding struct {
 	form  form                     // immutable

@@ -12,7 +12,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -63,7 +63,7 @@ func TestPublishingInCBOR(t *testing.T) {
 			} else {
 				require.Equal(t, wire.Message{Position: m.Position, Time: m.Time, Type: wire.CBORType, Data: []byte(c.body)}, *m, c.name)
 			}
-			frames, _ := k.Parts.Broker.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, broker.Limit{Frames: 1, Bytes: 1}, time.Now())
+			frames, _ := k.Parts.Broker.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, frame.Limit{Frames: 1, Bytes: 1}, time.Now())
 			if kept := frames[0].Message(); kept.CBOR {
 				require.Equal(t, c.body, string(kept.Data), "to the byte")
 				require.Contains(t, string(wire.Content{Message: kept}.AppendCBOR(nil)), c.body)

@@ -208,7 +208,7 @@ func (s *side) state(token, session string) string {
 		fmt.Fprintf(&b, "%s\n", text)
 	}
 	for _, name := range []string{".polled", ".stateless", ".published", ".last"} {
-		frames, _ := s.Parts.Broker.ReadTopic(wire.Start{Topic: token + name, From: wire.FromOldest}, broker.Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
+		frames, _ := s.Parts.Broker.ReadTopic(wire.Start{Topic: token + name, From: wire.FromOldest}, frame.Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
 		for _, f := range frames {
 			b.Write(f.Bytes(frame.NDJSON))
 		}

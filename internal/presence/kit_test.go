@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/leaktest"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -58,7 +59,7 @@ func (k *kit) starts(texts ...string) []wire.Start {
 	return starts
 }
 
-var everything = broker.Limit{Frames: 1000, Bytes: 1 << 20}
+var everything = frame.Limit{Frames: 1000, Bytes: 1 << 20}
 
 // take takes the frames that a session has.
 func (k *kit) take(s *session.Session) {

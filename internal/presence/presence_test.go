@@ -19,6 +19,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/problem"
@@ -127,7 +128,7 @@ func (w *watcher) follow() string {
 	for {
 		_, err := w.k.broker.Watch(wire.PresenceTopic(w.topic), time.Now()) // a subscription creates it, too
 		require.NoError(w.k, err)
-		frames, _ := w.k.broker.ReadTopic(wire.StartAfter(w.at), broker.Limit{Frames: 1, Bytes: 1}, time.Now())
+		frames, _ := w.k.broker.ReadTopic(wire.StartAfter(w.at), frame.Limit{Frames: 1, Bytes: 1}, time.Now())
 		switch {
 		case len(frames) == 0:
 			return strings.Join(w.events, ", ")

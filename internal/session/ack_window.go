@@ -3,7 +3,6 @@ package session
 import (
 	"slices"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -134,7 +133,7 @@ func (p *Poll) windowFullLocked() bool {
 }
 
 // withinWindowLocked returns the part of limit that fits into the window.
-func (p *Poll) withinWindowLocked(limit broker.Limit) broker.Limit {
+func (p *Poll) withinWindowLocked(limit frame.Limit) frame.Limit {
 	s := p.session
 	switch most := s.config().Unacked; p.acking {
 	case Trusted:

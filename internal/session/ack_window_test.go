@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -104,7 +105,7 @@ func TestAnAckCanArriveWhileFramesAreResent(t *testing.T) {
 		k.publishN("a", 4)
 		require.Equal(k, span("a", 1, 4), k.poll(s, 0))
 		p := k.hearing(s, 0)
-		frames, err := p.Take(context.Background(), broker.Limit{Frames: 1, Bytes: 1000}, patience)
+		frames, err := p.Take(context.Background(), frame.Limit{Frames: 1, Bytes: 1000}, patience)
 		require.NoError(k, err)
 		require.Equal(k, "a1", said(frames))
 		require.NoError(k, s.Ack(3))
@@ -163,7 +164,7 @@ func (k *kit) slide(s *Session, ack uint64) *Poll {
 // takes takes up to the given number of frames.
 func (k *kit) takes(p *Poll, frames int) string {
 	k.Helper()
-	taken, err := p.Take(context.Background(), broker.Limit{Frames: frames, Bytes: 1 << 20}, time.Second)
+	taken, err := p.Take(context.Background(), frame.Limit{Frames: frames, Bytes: 1 << 20}, time.Second)
 	require.NoError(k, err)
 	return said(taken)
 }

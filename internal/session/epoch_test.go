@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -62,7 +63,7 @@ func TestGapsOfUnackedMessagesOfAnotherEpochAreCounted(t *testing.T) {
 		k.publishN("a", 2)
 		stream, err := s.Poll(0, false, time.Now())
 		require.NoError(k, err)
-		limit := broker.Limit{Frames: 10, Bytes: 1000}
+		limit := frame.Limit{Frames: 10, Bytes: 1000}
 		frames, err := stream.Take(k.Context(), limit, 0)
 		require.NoError(k, err)
 		require.Len(k, frames, 2)
@@ -94,7 +95,7 @@ func TestAPaceEndsWithItsEpoch(t *testing.T) {
 			require.NoError(k, err)
 		}
 		time.Sleep(2 * time.Minute)
-		said, err := k.tryPoll(s, 1, broker.Limit{Frames: 1, Bytes: 1000})
+		said, err := k.tryPoll(s, 1, frame.Limit{Frames: 1, Bytes: 1000})
 		require.NoError(k, err)
 		require.Equal(k, "a2", said, "of three")
 		k.beginEpoch()

@@ -102,7 +102,7 @@ func (k *kit) open(topics ...string) *Session {
 	return s
 }
 
-var everything = broker.Limit{Frames: 1000, Bytes: 1 << 20}
+var everything = frame.Limit{Frames: 1000, Bytes: 1 << 20}
 
 const patience = 25 * time.Second
 
@@ -114,7 +114,7 @@ func (k *kit) poll(s *Session, ack uint64) string {
 	return said
 }
 
-func (k *kit) tryPoll(s *Session, ack uint64, limit broker.Limit) (string, error) {
+func (k *kit) tryPoll(s *Session, ack uint64, limit frame.Limit) (string, error) {
 	p, err := s.Poll(ack, false, time.Now())
 	if err != nil {
 		return "", err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 )
 
@@ -62,7 +61,7 @@ const (
 // parks the poll on the outlet until Unpark. The outlet gets a HandOver without frames when
 // it had none for the time wait. A nil outlet gives Waiting instead: call Take. Over may
 // also mean that the poll needs an ack that cannot come.
-func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now time.Time) ([]*frame.Frame, State, error) {
+func (p *Poll) TakeOrPark(to Outlet, limit frame.Limit, wait time.Duration, now time.Time) ([]*frame.Frame, State, error) {
 	s := p.session
 	if !s.reading.tryTake() {
 		return nil, Waiting, nil

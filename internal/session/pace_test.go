@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -51,7 +52,7 @@ func TestAPacedSubscriptionIsReadInParts(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.openPaced(time.Second, "a@oldest")
 		k.publishKeys("x", "y", "z")
-		one := broker.Limit{Frames: 1, Bytes: 1 << 20}
+		one := frame.Limit{Frames: 1, Bytes: 1 << 20}
 		begun := time.Now()
 		got, err := k.tryPoll(s, 0, one)
 		require.NoError(k, err)

@@ -78,7 +78,7 @@ func TestConflatedMessagesAreReadInParts(t *testing.T) {
 	story(t, slow(broker.Conflate, 0), Config{Queue: 1}, func(k *kit) {
 		s := k.open("a")
 		k.publishKeys("x", "x", "y", "x", "z")
-		one := broker.Limit{Frames: 1, Bytes: 1 << 20}
+		one := frame.Limit{Frames: 1, Bytes: 1 << 20}
 		for ack, want := range []string{"a1", "gap(conflated a1-2)", "a3", "a4"} {
 			got, err := k.tryPoll(s, uint64(ack), one)
 			require.NoError(k, err)

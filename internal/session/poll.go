@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -33,7 +32,7 @@ type Poll struct {
 
 	// While and after the poll is parked on its connection; guarded by session.mu.
 	outlet     Outlet
-	limit      broker.Limit  // of one HandOver
+	limit      frame.Limit   // of one HandOver
 	wait       time.Duration // until HandOver without frames
 	handedOver bool          // the whole answer
 }

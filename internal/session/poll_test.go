@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -266,7 +267,7 @@ func TestAStreamContinuesWhereAPollEnded(t *testing.T) {
 		p, err := s.Poll(1, true, time.Now())
 		require.NoError(k, err)
 		require.EqualValues(k, 1, p.Hello()[0].Offset, "hello says what is acked: the rest comes again")
-		frames, err := p.Take(context.Background(), broker.Limit{Frames: 1, Bytes: 1 << 20}, patience)
+		frames, err := p.Take(context.Background(), frame.Limit{Frames: 1, Bytes: 1 << 20}, patience)
 		require.NoError(k, err)
 		require.Equal(k, "a2", said(frames))
 		k.consistent(s)
@@ -312,7 +313,7 @@ func replaceEachOther(t *testing.T, cfg Config) {
 				ack := got
 				intruder.Go(func() {
 					time.Sleep(time.Duration(rng.IntN(2000)) * time.Microsecond)
-					_, _ = k.tryPoll(s, ack, broker.Limit{Frames: 3, Bytes: 1 << 20})
+					_, _ = k.tryPoll(s, ack, frame.Limit{Frames: 3, Bytes: 1 << 20})
 				})
 			}
 			p, err := s.Poll(got, false, time.Now())

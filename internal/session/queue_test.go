@@ -7,11 +7,11 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/pubsubd/pubsubd/internal/memory"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -55,7 +55,7 @@ func TestATopicThatIsBehindIsNotQueued(t *testing.T) {
 	story(t, broker.Config{}, Config{Queue: 4}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 6)
-		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 2, Bytes: 1 << 20})
+		got, err := k.tryPoll(s, 0, frame.Limit{Frames: 2, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, "a1 a2", got)
 		k.publishN("a", 1)
@@ -107,7 +107,7 @@ func TestALeftoverFrameIsCountedUntilTheEnd(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 1}, Config{Queue: 4}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 4)
-		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 1, Bytes: 1 << 20})
+		got, err := k.tryPoll(s, 0, frame.Limit{Frames: 1, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, "a1", got)
 		require.NotNil(k, s.leftover.frame)
@@ -189,7 +189,7 @@ func TestATrimDoesNotTouchHealthySessions(t *testing.T) {
 	story(t, slow(broker.DropOldest, 1), Config{Queue: 4, Unacked: 4}, func(k *kit) {
 		idle, waits, reads, away := k.open("b"), k.open("a"), k.open("a"), k.open("a")
 		parked := k.park(waits, 0)
-		one := broker.Limit{Frames: 1, Bytes: 1 << 20}
+		one := frame.Limit{Frames: 1, Bytes: 1 << 20}
 		k.publishN("a", 4)
 		parked.wantFrames("a1")
 		require.Equal(k, "a2 a3 a4", k.poll(waits, 1))
@@ -248,7 +248,7 @@ func TestALeftoverFrameIsTrimmedToo(t *testing.T) {
 		k.publishN("a", 2)
 		k.publishN("b", 1)
 		k.publishN("a", 1)
-		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 1, Bytes: 1 << 20})
+		got, err := k.tryPoll(s, 0, frame.Limit{Frames: 1, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, "a1", got)
 		require.NotNil(k, s.leftover.frame)
@@ -265,7 +265,7 @@ func TestATrimThatEndsASessionUnpinsALeftoverFrameOnce(t *testing.T) {
 	story(t, cfg, Config{}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 2)
-		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 1, Bytes: 1 << 20})
+		got, err := k.tryPoll(s, 0, frame.Limit{Frames: 1, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, "a1", got)
 		require.NotNil(k, s.leftover.frame)

@@ -99,7 +99,7 @@ func (sub *subscription) catchUpLocked() {
 // readLocked returns what the history has next above cursor, within limit. It makes the
 // subscription live if nothing remains. No message is missed between the two: its Offer
 // waits for the session's lock, and then finds the subscription live.
-func (sub *subscription) readLocked(limit broker.Limit, now time.Time) []*frame.Frame {
+func (sub *subscription) readLocked(limit frame.Limit, now time.Time) []*frame.Frame {
 	how := broker.Reading{
 		Had: sub.sentTo, After: sub.cursor, Lost: sub.lost, Slow: sub.slow,
 		Limit: limit,

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 )
 
 func TestASubscriberThatFellBehindReadsTheRestFromHistory(t *testing.T) {
@@ -41,7 +42,7 @@ func TestTopicsThatAreBehindTakeTurns(t *testing.T) {
 		k.publishN("flood", 500)
 		k.publishN("quiet", 2)
 		s := k.open("flood@oldest", "quiet@oldest")
-		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 100, Bytes: 1 << 20})
+		got, err := k.tryPoll(s, 0, frame.Limit{Frames: 100, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, span("flood", 1, 64)+" quiet1 quiet2 "+span("flood", 65, 98), got)
 	})
@@ -91,7 +92,7 @@ func TestFallingBehindAndCatchingUpLosesAndRepeatsNothing(t *testing.T) {
 				for got < 2*messages {
 					p, err := s.Poll(got, false, time.Now())
 					require.NoError(k, err)
-					frames, err := p.Take(k.Context(), broker.Limit{Frames: 50, Bytes: 1 << 20}, time.Second)
+					frames, err := p.Take(k.Context(), frame.Limit{Frames: 50, Bytes: 1 << 20}, time.Second)
 					frames = slices.Clone(frames) // Done releases them
 					p.Done(time.Now())
 					require.NoError(k, err)

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -15,7 +14,7 @@ import (
 // none, it parks for up to wait, unless the session can send nothing before an ack that
 // cannot come. The frames are valid until the next Take. The error is a *wire.Problem if
 // the poll must end, and ctx's if the client has left.
-func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration) ([]*frame.Frame, error) {
+func (p *Poll) Take(ctx context.Context, limit frame.Limit, wait time.Duration) ([]*frame.Frame, error) {
 	reading := &p.session.reading
 	if !reading.tryTake() { // another poll takes frames
 		if err := p.prepareToWait(); err != nil {
@@ -62,7 +61,7 @@ func (p *Poll) prepareToWait() error {
 
 // park waits on the queue: a poll's goroutine spends its life here. While the window is
 // full, it waits for acks only and leaves the queue alone.
-func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration, full bool) ([]*frame.Frame, error) {
+func (p *Poll) park(ctx context.Context, limit frame.Limit, wait time.Duration, full bool) ([]*frame.Frame, error) {
 	p.releaseFrames()
 	if err := p.prepareToWait(); err != nil {
 		return nil, err
@@ -101,13 +100,13 @@ func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration,
 // collect takes frames without waiting. e was taken from the queue and precedes the rest of
 // it; the zero value stands for the entry that the last collect left over. full reports
 // that the window is full. If the poll must end, e is kept for the next one.
-func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frames []*frame.Frame, full bool, err error) {
+func (p *Poll) collect(ctx context.Context, e queued, limit frame.Limit) (frames []*frame.Frame, full bool, err error) {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()
 	return p.collectLocked(ctx, e, limit, time.Now())
 }
 
-func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, now time.Time) (frames []*frame.Frame, full bool, err error) {
+func (p *Poll) collectLocked(ctx context.Context, e queued, limit frame.Limit, now time.Time) (frames []*frame.Frame, full bool, err error) {
 	s := p.session
 	if err = ctx.Err(); p.why != nil {
 		err = p.why
@@ -140,7 +139,7 @@ func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, 
 type collector struct {
 	poll   *Poll
 	now    time.Time
-	limit  broker.Limit // what is left of it
+	limit  frame.Limit // what is left of it
 	frames []*frame.Frame
 }
 
@@ -261,7 +260,7 @@ func (c *collector) catchUp() {
 
 // read takes up to n frames that the history has next for a subscription.
 func (c *collector) read(sub *subscription, n int) {
-	frames := sub.readLocked(broker.Limit{Frames: min(n, c.limit.Frames), Bytes: c.limit.Bytes}, c.now)
+	frames := sub.readLocked(frame.Limit{Frames: min(n, c.limit.Frames), Bytes: c.limit.Bytes}, c.now)
 	if n := len(frames); n > 0 {
 		sub.last = frames[n-1].Position().Offset
 	}

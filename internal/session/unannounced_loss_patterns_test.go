@@ -174,7 +174,7 @@ func (c *wanderer) poll() int {
 	p, err := c.s.Poll(c.count, false, time.Now())
 	require.NoError(c, err)
 	defer func() { p.Done(time.Now()) }()
-	limit := broker.Limit{Frames: 1 + c.rng.IntN(10), Bytes: 1 << 20}
+	limit := frame.Limit{Frames: 1 + c.rng.IntN(10), Bytes: 1 << 20}
 	frames, err := p.Take(context.Background(), limit, time.Duration(c.rng.IntN(4000))*time.Microsecond)
 	require.NoError(c, err)
 	came := len(frames)

@@ -84,7 +84,7 @@ func (c *traveller) travel(polls int) {
 				time.Sleep(wait)
 				p, err := c.s.Poll(c.count, false, time.Now())
 				require.NoError(c, err)
-				_, _ = p.Take(context.Background(), broker.Limit{Frames: 2, Bytes: 1 << 20}, wait)
+				_, _ = p.Take(context.Background(), frame.Limit{Frames: 2, Bytes: 1 << 20}, wait)
 				p.Done(time.Now())
 			})
 		}
@@ -118,7 +118,7 @@ func (c *traveller) take() []*frame.Frame {
 	p, err := c.s.Poll(c.count, false, time.Now())
 	require.NoError(c, err)
 	defer func() { p.Done(time.Now()) }()
-	limit := broker.Limit{Frames: 1 + c.rng.IntN(10), Bytes: 600 + c.rng.IntN(5000)}
+	limit := frame.Limit{Frames: 1 + c.rng.IntN(10), Bytes: 600 + c.rng.IntN(5000)}
 	var all []*frame.Frame
 	for range 1 + c.rng.IntN(3) {
 		frames, err := p.Take(context.Background(), limit, time.Duration(c.rng.IntN(1500))*time.Microsecond)

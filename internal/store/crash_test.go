@@ -29,6 +29,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/entry"
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -1260,7 +1261,7 @@ func (w *world) drain(c *client) {
 		if err := poll.Begin(c.session, 0, session.Trusted, session.Arrival{}, now); err != nil {
 			broken("%s cannot poll: %v", c.name, err)
 		}
-		frames, err := poll.Take(context.Background(), broker.Limit{Frames: 100, Bytes: 1 << 20}, 0)
+		frames, err := poll.Take(context.Background(), frame.Limit{Frames: 100, Bytes: 1 << 20}, 0)
 		if err != nil {
 			broken("%s cannot poll: %v", c.name, err)
 		}

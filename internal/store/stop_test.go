@@ -55,7 +55,7 @@ func frames(t *testing.T, b *broker.Broker, start string, limit int) []*frame.Fr
 	t.Helper()
 	s, err := wire.ParseStart(strings.ReplaceAll(start, "EPOCH", b.Epoch("a")))
 	require.NoError(t, err)
-	frames, from := b.ReadTopic(s, broker.Limit{Frames: limit, Bytes: 1 << 20}, time.Now())
+	frames, from := b.ReadTopic(s, frame.Limit{Frames: limit, Bytes: 1 << 20}, time.Now())
 	require.NotZero(t, from, "topic %q exists", s.Topic)
 	return frames
 }
@@ -242,7 +242,7 @@ func TestEveryFieldOfAMessageSurvives(t *testing.T) {
 	_, err := b.Publish(m, time.Second, time.Now())
 	require.NoError(t, err)
 	next := successor(t, b, broker.Config{})
-	frames, from := next.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, broker.Limit{Frames: 1, Bytes: 1}, time.Now())
+	frames, from := next.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, frame.Limit{Frames: 1, Bytes: 1}, time.Now())
 	require.NotZero(t, from)
 	require.Equal(t, m, frames[0].Message())
 	require.Equal(t, time.Second, frames[0].TTL())
@@ -255,7 +255,7 @@ func TestCBORSurvives(t *testing.T) {
 	_, err := b.Publish(m, 0, time.Now())
 	require.NoError(t, err)
 	next := successor(t, b, broker.Config{})
-	frames, from := next.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, broker.Limit{Frames: 1, Bytes: 1}, time.Now())
+	frames, from := next.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, frame.Limit{Frames: 1, Bytes: 1}, time.Now())
 	require.NotZero(t, from)
 	require.Equal(t, m, frames[0].Message())
 }

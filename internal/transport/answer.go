@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -50,7 +49,7 @@ type Answer struct {
 	more   bool // another part may follow
 	taken  bool // Go has taken frames that Wait writes
 	first  bool // Go was not called yet, and begin is still about now
-	limit  broker.Limit
+	limit  frame.Limit
 	begin  time.Duration // when the poll began, after server.made; saves reading the clock
 	until  time.Duration // after server.made; when a long poll ends empty or, once begun, an answer in parts ends
 	hello  *wire.Hello   // precedes the frames and does not wait for them; nil: none, or it was written

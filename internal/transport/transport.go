@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -156,14 +155,14 @@ func (t *Server) Memory() *memory.Account { return t.memory }
 // whole answer, and the client reads the first part while the next is taken. Events that
 // are composed for one client are copies, and wait if it does not read, so their parts are
 // small.
-func (c *inForce) limitOf(r Request) broker.Limit {
+func (c *inForce) limitOf(r Request) frame.Limit {
 	switch {
 	case r.Mode == Single:
-		return broker.Limit{Frames: 1, Bytes: math.MaxInt}
+		return frame.Limit{Frames: 1, Bytes: math.MaxInt}
 	case r.Events != nil && !r.Events.areShared():
-		return broker.Limit{Frames: min(c.AnswerFrames, composedFrames), Bytes: min(c.AnswerBytes, composedBytes)}
+		return frame.Limit{Frames: min(c.AnswerFrames, composedFrames), Bytes: min(c.AnswerBytes, composedBytes)}
 	}
-	return broker.Limit{Frames: c.AnswerFrames, Bytes: c.AnswerBytes}
+	return frame.Limit{Frames: c.AnswerFrames, Bytes: c.AnswerBytes}
 }
 
 // Outcomes of polls, besides the codes of problems: labels of metrics.

@@ -354,7 +354,7 @@ func (c *client) poll() int {
 	var p session.Poll
 	require.NoError(c, p.Begin(c.s, c.count, session.AcksNext, session.Arrival{}, time.Now()))
 	defer func() { p.Done(time.Now()) }()
-	limit := broker.Limit{Frames: 1 + c.rng.IntN(10), Bytes: 1 << 20}
+	limit := frame.Limit{Frames: 1 + c.rng.IntN(10), Bytes: 1 << 20}
 	frames, err := p.Take(context.Background(), limit, time.Duration(c.rng.IntN(3000))*time.Microsecond)
 	require.NoError(c, err)
 	came := len(frames)

@@ -427,7 +427,7 @@ func (k *Kit) Tell(first, last, size int) {
 // Held returns the messages in a topic's history.
 func (k *Kit) Held(topic string) []*wire.Message {
 	k.Helper()
-	frames, _ := k.Parts.Broker.ReadTopic(wire.Start{Topic: topic, From: wire.FromOldest}, broker.Limit{Frames: 10_000, Bytes: 64 << 20}, time.Now())
+	frames, _ := k.Parts.Broker.ReadTopic(wire.Start{Topic: topic, From: wire.FromOldest}, frame.Limit{Frames: 10_000, Bytes: 64 << 20}, time.Now())
 	messages := make([]*wire.Message, len(frames))
 	for i, f := range frames {
 		content, err := wire.ParseLine(f.Bytes(frame.NDJSON))
