@@ -1,6 +1,9 @@
 package broker
 
-import "github.com/pubsubd/pubsubd/pkg/wire"
+import (
+	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
 
 // Export calls to with entries from which a new broker can continue: those of ExportHeads,
 // then those of ExportTopics. It stops at the first error, and returns it.
@@ -68,7 +71,10 @@ func (t *topic) export(to func(Entry) error) error {
 	} else {
 		state.Born = min(t.born, state.Lost)
 	}
-	frames := t.history.appendAfter(nil, t.history.lost)
+	frames := make([]*frame.Frame, t.history.count)
+	for i := range frames {
+		frames[i] = t.history.at(i)
+	}
 	t.mu.Unlock()
 	if err := to(Entry{Op: OpTopic, Message: &wire.Message{Position: at}, State: state}); err != nil {
 		return err

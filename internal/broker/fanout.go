@@ -29,48 +29,40 @@ type batch struct {
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
-// fanOutHere offers one batch in the publisher's goroutine. Messages that were published
-// meanwhile are left to a goroutine of the broker, so that the publisher returns.
-func (t *topic) fanOutHere() {
-	b := batches.Get().(*batch)
-	if t.offerNext(b, offer) {
-		t.broker.fanOuts.Go(t.fanOut)
-	}
-	clear(b.frames)
-	clear(b.subs)
-	if cap(b.frames) <= lagMessages {
-		batches.Put(b)
-	}
-}
-
 // fanOut offers the messages above the mark to every subscriber, until none is left. When
 // it lags, it offers many at a time.
 func (t *topic) fanOut() {
-	for b := new(batch); t.offerNext(b, offerAll); {
+	for t.offerNext() {
 	}
 }
 
-// offerNext offers the unsent messages, by means of to, and then moves the mark over them, so
-// that they may be evicted. It holds no lock while it offers. A subscriber that joins meanwhile
-// begins above these messages, and one that has left ignores them. Unless something is left to
-// offer, the fan-out ends.
-func (t *topic) offerNext(b *batch, to func([]*Subscription, []*frame.Frame)) (left bool) {
+// offerNext offers the unsent messages, and then moves the mark over them, so that they may be
+// evicted. It holds no lock while it offers. A subscriber that joins meanwhile begins above
+// these messages, and one that has left ignores them. Unless something is left to offer, the
+// fan-out ends.
+func (t *topic) offerNext() (left bool) {
+	b := batches.Get().(*batch)
 	t.mu.Lock()
 	missed := t.missed
 	t.missed = false
-	b.frames = t.history.appendAfter(b.frames[:0], t.mark)
-	b.subs = append(b.subs[:0], t.subs...)
+	for i := t.history.count - t.unsent; i < t.history.count; i++ {
+		b.frames = append(b.frames, t.history.at(i))
+	}
+	b.subs = append(b.subs, t.subs...)
 	t.mu.Unlock()
 	if missed {
 		for _, s := range b.subs {
 			s.to.Missed()
 		}
 	}
-	if len(b.frames) > 0 {
-		to(b.subs, b.frames)
+	switch {
+	case len(b.frames) == 0:
+	case len(b.subs) < 2*part:
+		offer(b.subs, b.frames)
+	default:
+		offerAll(b.subs, b.frames)
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	for _, f := range b.frames {
 		if at := f.Position(); at.Offset > t.mark && at.Epoch == t.epoch { // else it was lost meanwhile
 			t.mark = at.Offset
@@ -79,8 +71,15 @@ func (t *topic) offerNext(b *batch, to func([]*Subscription, []*frame.Frame)) (l
 		}
 	}
 	t.trimLocked(time.Now())
-	t.fanning = t.unsent > 0 || t.missed
-	return t.fanning
+	left = t.unsent > 0 || t.missed
+	t.fanning = left
+	t.mu.Unlock()
+	clear(b.frames)
+	clear(b.subs)
+	if b.frames, b.subs = b.frames[:0], b.subs[:0]; cap(b.frames) <= lagMessages {
+		batches.Put(b)
+	}
+	return left
 }
 
 // A part is the number of subscribers for which waking another core pays. A turn is how

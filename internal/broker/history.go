@@ -61,14 +61,6 @@ func (h *history) after(offset uint64) int {
 	return sort.Search(h.count, func(i int) bool { return h.at(i).Position().Offset > offset })
 }
 
-// appendAfter appends the messages above offset.
-func (h *history) appendAfter(dst []*frame.Frame, offset uint64) []*frame.Frame {
-	for i := h.after(offset); i < h.count; i++ {
-		dst = append(dst, h.at(i))
-	}
-	return dst
-}
-
 // get returns the message with that offset, or nil.
 func (h *history) get(offset uint64) *frame.Frame {
 	i := h.after(offset - 1)

@@ -54,8 +54,8 @@ func checkAgainst(t *testing.T, h *history, model []uint64, probe uint64) {
 		}
 	}
 	var got []uint64
-	for _, f := range h.appendAfter(nil, probe) {
-		got = append(got, f.Position().Offset)
+	for i := h.after(probe); i < h.count; i++ {
+		got = append(got, h.at(i).Position().Offset)
 	}
 	require.Equal(t, want, got)
 	require.Equal(t, held, h.get(probe) != nil)

@@ -47,7 +47,7 @@ func (b *Broker) Claim(owner string, m *wire.Message, ttl time.Duration, now tim
 
 // Release ends a claim whose publish was not sent: the key is free. It may be called again.
 func (b *Broker) Release(c Claim) {
-	if c.IsHeld() {
+	if c.used != nil {
 		b.keys.end(c, Result{Err: errReleased})
 	}
 }
@@ -84,7 +84,7 @@ func (b *Broker) Send(to Route, c Claim, m *wire.Message, ttl time.Duration, now
 	e := Entry{Op: OpPublish, Message: m, TTL: ttl, Accepted: now, Key: c.key, route: to}
 	// Fast path: the in-memory log applies it at once, without allocating a slice and a callback.
 	if !b.AppendWaits() {
-		at, err := b.Apply(e)
+		at, err := b.applyPublish(&e, now)
 		return b.end(c, Result{wire.Published{Position: at, Time: m.Time}, err}, bytes), true
 	}
 	t, err := b.expect(&e)
@@ -106,7 +106,7 @@ func (b *Broker) end(c Claim, r Result, bytes int) Result {
 		b.metrics.Published.Inc()
 		b.metrics.PublishedBytes.Add(float64(bytes))
 	}
-	if c.IsHeld() {
+	if c.used != nil {
 		return b.keys.end(c, r)
 	}
 	return r
@@ -141,7 +141,11 @@ func (b *Broker) applyPublish(e *Entry, now time.Time) (wire.Position, error) {
 		case err != nil && !errors.Is(err, errKnown): // of a known message, the key may be unknown
 			return wire.Position{}, err
 		case few:
-			t.fanOutHere()
+			// Messages that are published meanwhile are left to a goroutine of the broker, so that
+			// the publisher returns.
+			if t.offerNext() {
+				b.fanOuts.Go(t.fanOut)
+			}
 		}
 		if e.Key != (Key{}) {
 			b.keys.applied(e.Key, wire.Published{Position: *at, Time: e.Message.Time}, now)
