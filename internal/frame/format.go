@@ -28,12 +28,13 @@ var formats = [...]struct {
 	onSocket, offSocket Format // the same for a WebSocket, and for an answer
 	opcode              byte   // of a WebSocket message; 0: for answers only
 	heartbeat           []byte
+	encode              func(wire.Content, []byte) []byte // appends a line of NDJSON or a CBOR item
 }{
-	NDJSON:       {wire.NDJSONType, false, SocketText, NDJSON, 0, wire.Content{}.AppendJSON(nil)},
-	CBOR:         {wire.CBORSequenceType, true, SocketBinary, CBOR, 0, wire.Content{}.AppendCBOR(nil)},
-	EventStream:  {"text/event-stream", false, SocketText, EventStream, 0, []byte(":\n\n")},
-	SocketText:   {wire.NDJSONType, false, SocketText, NDJSON, opText, ping},
-	SocketBinary: {wire.CBORSequenceType, true, SocketBinary, CBOR, opBinary, ping},
+	NDJSON:       {wire.NDJSONType, false, SocketText, NDJSON, 0, wire.Content{}.AppendJSON(nil), wire.Content.AppendJSON},
+	CBOR:         {wire.CBORSequenceType, true, SocketBinary, CBOR, 0, wire.Content{}.AppendCBOR(nil), wire.Content.AppendCBOR},
+	EventStream:  {"text/event-stream", false, SocketText, EventStream, 0, []byte(":\n\n"), wire.Content.AppendJSON},
+	SocketText:   {wire.NDJSONType, false, SocketText, NDJSON, opText, ping, wire.Content.AppendJSON},
+	SocketBinary: {wire.CBORSequenceType, true, SocketBinary, CBOR, opBinary, ping, wire.Content.AppendCBOR},
 }
 
 // ContentType returns the media type of an answer in this format.
@@ -51,19 +52,11 @@ func (f Format) IsBinary() bool { return formats[f].isBinary }
 // Append appends the frame with content c. A message or a gap should be a Frame, which
 // encodes it once.
 func (f Format) Append(dst []byte, c wire.Content) []byte {
-	b := f.encode(nil, c)
+	b := formats[f].encode(c, nil)
 	if f == EventStream {
 		return Event{}.append(dst, c, b)
 	}
 	return append(f.appendSocketHead(dst, 0, len(b)), b...)
-}
-
-// encode appends a line of NDJSON or a CBOR item.
-func (f Format) encode(dst []byte, c wire.Content) []byte {
-	if f.IsBinary() {
-		return c.AppendCBOR(dst)
-	}
-	return c.AppendJSON(dst)
 }
 
 // Heartbeat returns the bytes that only show that the connection is alive. The caller must
@@ -80,10 +73,21 @@ type form struct {
 }
 
 func (o form) encode(f *Frame) []byte {
-	plain := o.format.OffSocket()
+	plain := formats[o.format].offSocket
 	switch {
 	case o.head != nil:
-		return o.head.wholeOf(f)
+		size, body := len(f.Bytes(o.format)), []Part{{Bytes: f.Bytes(o.format)}}
+		if o.head.Gzip {
+			m := TakeGzipMember(o.format, 0, nil, []*Frame{f})
+			defer m.Release()
+			size, body = m.Size(), m.Parts()
+		}
+		const digits = 8
+		b := o.head.Append(make([]byte, 0, len(o.head.BeforeLength)+digits+len(o.head.AfterLength)+size), size)
+		for _, p := range body {
+			b = append(b, p.Bytes...)
+		}
+		return b
 	case o.chunk:
 		b := f.Bytes(o.format)
 		return AppendChunk(make([]byte, 0, len(b)+8), b)
@@ -99,22 +103,19 @@ func (o form) encode(f *Frame) []byte {
 		b := f.Bytes(plain)
 		return append(o.format.appendSocketHead(nil, 0, len(b)), b...)
 	case f.other != nil:
-		return plain.encode(nil, *f.other)
+		return formats[plain].encode(*f.other, nil)
 	}
-	return plain.encode(make([]byte, 0, sizeHint(f.message)), f.content())
-}
-
-// sizeHint is enough for the usual message in one allocation.
-func sizeHint(m *wire.Message) int {
-	const members = 96 // names, punctuation, time, offset
-	n := members + len(m.Position.Topic) + len(m.Position.Epoch) + len(m.ID) + len(m.Key) + len(m.Type) + len(m.Data)
+	// Enough for the usual message in one allocation.
+	const fields = 96 // names, punctuation, time, offset
+	m := f.message
+	size := fields + len(m.Position.Topic) + len(m.Position.Epoch) + len(m.ID) + len(m.Key) + len(m.Type) + len(m.Data)
 	if m.By != "" {
-		n += len(`,"by":"","claims":`) + len(m.By) + len(m.Claims)
+		size += len(`,"by":"","claims":`) + len(m.By) + len(m.Claims)
 	}
 	if m.Type != "" || m.CBOR {
-		n += len(m.Data) / 2 // base64, escapes, or digits
+		size += len(m.Data) / 2 // base64, escapes, or digits
 	}
-	return n
+	return formats[plain].encode(wire.Content{Message: m}, make([]byte, 0, size))
 }
 
 // AppendChunk appends data as one chunk (RFC 9112, section 7.1). data must not be empty: an
@@ -133,4 +134,21 @@ func AppendPublished(dst []byte, p wire.Published) []byte {
 	dst = append(dst, `","time":`...)
 	dst = strconv.AppendInt(dst, p.Time, 10)
 	return append(dst, "}\n"...)
+}
+
+// A Head is what precedes the body of an HTTP answer whose length is known, with that
+// length in the middle. It is immutable: another date, format or origin needs another Head.
+type Head struct {
+	Format                    Format // of the body
+	Gzip                      bool   // the body is one gzip member, which must pay; see Frame.Deflated
+	BeforeLength, AfterLength []byte
+
+	Second int64 // of its date; several heads of one second are in use at the same time
+}
+
+// Append appends the head of an answer whose body has the given length.
+func (h *Head) Append(dst []byte, length int) []byte {
+	dst = append(dst, h.BeforeLength...)
+	dst = strconv.AppendInt(dst, int64(length), 10)
+	return append(dst, h.AfterLength...)
 }

@@ -119,6 +119,14 @@ func (f *Frame) Bytes(format Format) []byte { return f.in(form{format: format}) 
 // Chunk returns the frame in a format as one chunk (RFC 9112, section 7.1).
 func (f *Frame) Chunk(format Format) []byte { return f.in(form{format: format, chunk: true}) }
 
+// maxWholes is for how many heads a frame keeps answers. A broadcast needs one for each
+// origin whose pages receive it; with more origins answers are made again.
+const maxWholes = 8
+
+// Whole returns a whole answer: head, and the frame as the body. It is made when a head is
+// first used and then shared. Answers of another second are dropped.
+func (f *Frame) Whole(head *Head) []byte { return f.in(form{format: head.Format, head: head}) }
+
 // in returns the frame in a form. If two goroutines make the same form at the same time,
 // both get the bytes of the first.
 func (f *Frame) in(form form) []byte {
@@ -132,8 +140,19 @@ func (f *Frame) in(form form) []byte {
 	if first, made := f.find(form); made {
 		return first
 	}
-	if form.head != nil {
-		f.dropWholesLocked(form.head.Second)
+	// A whole answer replaces those of another second, and the oldest if there are too many.
+	kept := 1 // the new one
+	for at := &f.encoded; form.head != nil && at.Load() != nil; {
+		switch e := at.Load(); {
+		case e.form.head == nil:
+			at = &e.older
+		case e.form.head.Second == form.head.Second && kept < maxWholes:
+			kept++
+			at = &e.older
+		default:
+			at.Store(e.older.Load())
+			f.countLocked(-len(e.bytes))
+		}
 	}
 	e := &encoding{form: form, bytes: b}
 	e.older.Store(f.encoded.Load())
