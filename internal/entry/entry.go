@@ -138,6 +138,11 @@ func appendState(b []byte, s *broker.State) []byte {
 	return AppendField(b, s.Reason)
 }
 
+// AppendField appends a field with its length.
+func AppendField[T ~string | ~[]byte](b []byte, field T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(field))), field...)
+}
+
 // Read returns the entry of a kind and a body, at a position without its topic. It keeps nothing
 // of the body. What a log says is not trusted: Read checks it as the daemon checks requests.
 func Read(k Kind, body []byte, at wire.Position) (broker.Entry, error) {

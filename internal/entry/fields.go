@@ -75,8 +75,3 @@ func (f *Fields) End() error {
 	}
 	return f.err
 }
-
-// AppendField appends a field with its length.
-func AppendField[T ~string | ~[]byte](b []byte, field T) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(field))), field...)
-}

@@ -31,6 +31,25 @@ const (
 	messageWithClaims = 11
 )
 
+// AppendCBOR appends the frame as one CBOR item; the zero Content is a heartbeat, null.
+func (c Content) AppendCBOR(dst []byte) []byte {
+	switch {
+	case c.Message != nil:
+		return appendMessageCBOR(dst, c.Message)
+	case c.Gap != nil:
+		return appendGapCBOR(dst, c.Gap)
+	case c.Hello != nil:
+		return appendValueCBOR(append(dst, cbor.Array|2, kindHello), "hello", c.Hello)
+	case c.End != nil:
+		return appendValueCBOR(append(dst, cbor.Array|2, kindEnd), "end", c.End)
+	case c.Reply != nil:
+		return appendReplyCBOR(dst, c.Reply)
+	case c.Done != nil:
+		return appendValueCBOR(append(dst, cbor.Array|2, kindDone), "done", c.Done)
+	}
+	return append(dst, cbor.Null)
+}
+
 // appendMessageCBOR appends m as one CBOR item:
 //
 //	[0, "a.b", "k3", 18, 1700000000000, null, {"n": 1}, null, null]

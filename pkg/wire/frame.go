@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // Content is the content of one frame: exactly one member is set, or none for a heartbeat.
@@ -21,44 +19,6 @@ type Content struct {
 
 // Counts reports whether acks count the frame: a message or a gap.
 func (c Content) Counts() bool { return c.Message != nil || c.Gap != nil }
-
-// AppendJSON appends the frame as one NDJSON line; the zero Content is a heartbeat.
-func (c Content) AppendJSON(dst []byte) []byte {
-	switch {
-	case c.Message != nil:
-		return appendMessage(dst, c.Message)
-	case c.Gap != nil:
-		return appendGap(dst, c.Gap)
-	case c.Hello != nil:
-		return appendNamed(dst, "hello", c.Hello)
-	case c.End != nil:
-		return appendNamed(dst, "end", c.End)
-	case c.Reply != nil:
-		return appendReply(dst, c.Reply)
-	case c.Done != nil:
-		return appendNamed(dst, "done", c.Done)
-	}
-	return append(dst, '\n')
-}
-
-// AppendCBOR appends the frame as one CBOR item; the zero Content is a heartbeat, null.
-func (c Content) AppendCBOR(dst []byte) []byte {
-	switch {
-	case c.Message != nil:
-		return appendMessageCBOR(dst, c.Message)
-	case c.Gap != nil:
-		return appendGapCBOR(dst, c.Gap)
-	case c.Hello != nil:
-		return appendValueCBOR(append(dst, cbor.Array|2, kindHello), "hello", c.Hello)
-	case c.End != nil:
-		return appendValueCBOR(append(dst, cbor.Array|2, kindEnd), "end", c.End)
-	case c.Reply != nil:
-		return appendReplyCBOR(dst, c.Reply)
-	case c.Done != nil:
-		return appendValueCBOR(append(dst, cbor.Array|2, kindDone), "done", c.Done)
-	}
-	return append(dst, cbor.Null)
-}
 
 // A Gap announces loss: the messages of Topic after After, up to and including Position,
 // will not be delivered. With GapRestarted and GapLost, nobody knows which messages were

@@ -13,6 +13,25 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
+// AppendJSON appends the frame as one NDJSON line; the zero Content is a heartbeat.
+func (c Content) AppendJSON(dst []byte) []byte {
+	switch {
+	case c.Message != nil:
+		return appendMessage(dst, c.Message)
+	case c.Gap != nil:
+		return appendGap(dst, c.Gap)
+	case c.Hello != nil:
+		return appendNamed(dst, "hello", c.Hello)
+	case c.End != nil:
+		return appendNamed(dst, "end", c.End)
+	case c.Reply != nil:
+		return appendReply(dst, c.Reply)
+	case c.Done != nil:
+		return appendNamed(dst, "done", c.Done)
+	}
+	return append(dst, '\n')
+}
+
 // appendMessage appends m as one NDJSON line:
 //
 //	{"position":"a.b@k3:18","time":1700000000000,"data":[1,2]}
