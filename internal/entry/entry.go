@@ -81,12 +81,38 @@ func Append(b []byte, e *broker.Entry) []byte {
 	b = AppendField(b, m.Position.Topic)
 	switch e.Op {
 	case broker.OpPublish:
-		b = appendMessage(b, e)
+		flags := byte(0)
+		if m.CBOR {
+			flags |= flagCBOR
+		}
+		if e.Key != (broker.Key{}) {
+			flags |= flagKey
+		}
+		if m.Claims != nil {
+			flags |= flagClaims
+		}
+		b = append(b, flags)
+		b = binary.AppendVarint(b, m.Time)
+		b = binary.AppendVarint(b, e.TTL.Milliseconds())
+		for _, field := range [...]string{m.Type, m.ID, m.Key, m.Client, m.By} {
+			b = AppendField(b, field)
+		}
+		if m.Claims != nil {
+			b = AppendField(b, m.Claims)
+		}
+		if flags&flagKey > 0 {
+			b = append(append(b, e.Key.Scope[:]...), e.Key.Print[:]...)
+		}
+		b = append(b, m.Data...)
 	case broker.OpLost, broker.OpForget, broker.OpEpoch, broker.OpTopic:
-		b = appendState(b, e.State)
+		s := e.State
+		for _, n := range [...]uint64{uint64(s.Partition), s.Forgotten, s.Born, s.Lost} {
+			b = binary.AppendUvarint(b, n)
+		}
+		b = AppendField(b, s.Reason)
 	case broker.OpKey:
 		b = binary.AppendVarint(b, m.Time)
-		b = appendKey(b, e.Key)
+		b = append(append(b, e.Key.Scope[:]...), e.Key.Print[:]...)
 	}
 	return b
 }
@@ -97,46 +123,6 @@ const (
 	flagKey
 	flagClaims
 )
-
-func appendMessage(b []byte, e *broker.Entry) []byte {
-	m, flags := e.Message, byte(0)
-	if m.CBOR {
-		flags |= flagCBOR
-	}
-	if e.Key != (broker.Key{}) {
-		flags |= flagKey
-	}
-	if m.Claims != nil {
-		flags |= flagClaims
-	}
-	b = append(b, flags)
-	b = binary.AppendVarint(b, m.Time)
-	b = binary.AppendVarint(b, e.TTL.Milliseconds())
-	b = AppendField(b, m.Type)
-	b = AppendField(b, m.ID)
-	b = AppendField(b, m.Key)
-	b = AppendField(b, m.Client)
-	b = AppendField(b, m.By)
-	if flags&flagClaims > 0 {
-		b = AppendField(b, m.Claims)
-	}
-	if flags&flagKey > 0 {
-		b = appendKey(b, e.Key)
-	}
-	return append(b, m.Data...)
-}
-
-func appendKey(b []byte, k broker.Key) []byte {
-	return append(append(b, k.Scope[:]...), k.Print[:]...)
-}
-
-func appendState(b []byte, s *broker.State) []byte {
-	b = binary.AppendUvarint(b, uint64(s.Partition))
-	b = binary.AppendUvarint(b, s.Forgotten)
-	b = binary.AppendUvarint(b, s.Born)
-	b = binary.AppendUvarint(b, s.Lost)
-	return AppendField(b, s.Reason)
-}
 
 // AppendField appends a field with its length.
 func AppendField[T ~string | ~[]byte](b []byte, field T) []byte {
@@ -221,7 +207,7 @@ func checkMessage(m *wire.Message, ttl int64) error {
 		return errors.New("the message's type, key or id is too long")
 	case m.Client != "" && wire.CheckClient(m.Client) != nil:
 		return wire.CheckClient(m.Client)
-	case len(m.By) > wire.MaxByBytes || m.Claims != nil && !hasPublicClaims(m):
+	case len(m.By) > wire.MaxByBytes || m.Claims != nil && (m.By == "" || len(m.Claims) > wire.MaxClaimsBytes || !bytes.HasPrefix(m.Claims, []byte("{")) || !isCompactJSON(m.Claims)):
 		return errors.New("the message's by is too long, or its claims are not valid")
 	case m.CBOR && m.Type != "":
 		return errors.New("the message has JSON values, and a type")
@@ -233,12 +219,6 @@ func checkMessage(m *wire.Message, ttl int64) error {
 		return errors.New("the message's data is not JSON")
 	}
 	return nil
-}
-
-// hasPublicClaims reports whether the claims have the form that tokens may have: a compact
-// JSON object of few bytes, of a known subject.
-func hasPublicClaims(m *wire.Message) bool {
-	return m.By != "" && len(m.Claims) > 0 && len(m.Claims) <= wire.MaxClaimsBytes && m.Claims[0] == '{' && isCompactJSON(m.Claims)
 }
 
 // isCompactJSON reports whether data is JSON as wire.CompactJSON returns it, but a member may

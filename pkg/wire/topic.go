@@ -15,7 +15,7 @@ const (
 // matters. The bounds of a presence topic apply to the topic that it is about. The error
 // says what to change.
 func CheckTopic(name string) error {
-	name, _ = PresenceOf(name)
+	name = strings.TrimPrefix(name, presencePrefix)
 	switch {
 	case name == "":
 		return faultf(CodeInvalidTopic, "the topic is empty: name one, such as prices.acme")
