@@ -54,6 +54,42 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	sub.queueLocked(frames, now)
 }
 
+// hasBacklogLocked reports whether a poll must take something before newly offered frames.
+func (s *Session) hasBacklogLocked() bool {
+	return len(s.queue) > 0 || s.leftover.frame != nil || len(s.behind)+len(s.notices) > 0
+}
+
+// handOverLocked hands the first frames to the parked poll's outlet, as many as one answer
+// takes, and returns how many. Without frames it continues or ends a poll that has timed out.
+func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now time.Time) (n int) {
+	p := s.parked
+	limit := p.withinWindowLocked(p.limit)
+	for n < len(frames) && !frames[n].Expired(now) && limit.Take(frames[n], n == 0) {
+		sub.cursor = frames[n].Position().Offset
+		sub.last = sub.cursor
+		p.noteSentLocked(sub, frames[n])
+		n++
+	}
+	if n == 0 && len(frames) > 0 {
+		return 0
+	}
+	p.notePatternsLocked()
+	switch p.outlet.HandOver(frames[:n]) {
+	case Parked:
+		s.timeOutAtLocked(now.Add(p.wait))
+	case Over:
+		s.parked = nil
+		s.poll, s.active = nil, now.Sub(s.opened)
+		p.handedOver = true
+		if s.ephemeral {
+			s.unsubscribeLocked() // its connection ends it later, perhaps much later
+		}
+	case Continues:
+		s.wakeParkedLocked()
+	}
+	return n
+}
+
 // largeMessage is the size of the smallest message that is encoded without the session's lock.
 // To deflate it takes half a millisecond.
 const largeMessage = 64 << 10

@@ -19,11 +19,6 @@ type queued struct {
 // channel first.
 const queueBytes = 256 << 10
 
-// hasBacklogLocked reports whether a poll must take something before newly offered frames.
-func (s *Session) hasBacklogLocked() bool {
-	return len(s.queue) > 0 || s.leftover.frame != nil || len(s.behind)+len(s.notices) > 0
-}
-
 // pushLocked queues an entry and reports whether it fitted.
 func (s *Session) pushLocked(e queued) bool {
 	size := e.frame.Size()
