@@ -55,7 +55,7 @@ func (s *Session) Ack(n uint64) error {
 	if p := s.poll; p != nil {
 		p.resent = max(0, p.resent-(before-len(s.unacked)))
 		// The window was full, or a reload has widened it since the poll parked.
-		if p.acks != nil && (before >= s.config().Unacked || s.hasBacklogLocked()) {
+		if p.acks != nil && (before >= s.registry.cfg.Load().Unacked || s.hasBacklogLocked()) {
 			select {
 			case p.acks <- struct{}{}:
 			default:
@@ -129,13 +129,13 @@ func (s *Session) shrinkUnackedLocked() {
 
 // windowFullLocked reports whether the session can send nothing before an ack.
 func (p *Poll) windowFullLocked() bool {
-	return (p.acking == AcksNext || p.acking == AcksDuring) && len(p.session.unacked) >= p.session.config().Unacked
+	return (p.acking == AcksNext || p.acking == AcksDuring) && len(p.session.unacked) >= p.session.registry.cfg.Load().Unacked
 }
 
 // withinWindowLocked returns the part of limit that fits into the window.
 func (p *Poll) withinWindowLocked(limit frame.Limit) frame.Limit {
 	s := p.session
-	switch most := s.config().Unacked; p.acking {
+	switch most := s.registry.cfg.Load().Unacked; p.acking {
 	case Trusted:
 	case AcksLater:
 		limit.Frames = min(limit.Frames, max(1, most-slideBy(most))) // one Take must not slide over itself
@@ -159,7 +159,7 @@ func (p *Poll) noteSentLocked(sub *subscription, f *frame.Frame) {
 		sub.releaseTopicLocked()
 		return
 	}
-	if most := s.config().Unacked; p.acking == AcksLater && len(s.unacked) >= most { // the window slides
+	if most := s.registry.cfg.Load().Unacked; p.acking == AcksLater && len(s.unacked) >= most { // the window slides
 		n := len(s.unacked) - most + slideBy(most)
 		s.ackOldestLocked(n)
 		p.resent -= n

@@ -24,7 +24,7 @@ func (s *Session) Change(add []wire.Start, remove []string, allowed func(g *auth
 	c := &change{
 		session: s, add: add, added: make(map[string]bool, len(add)),
 		leaving: make(map[string]bool), joined: make(map[string]bool), had: make(map[string]uint64),
-		search: broker.NewSearch(s.config().Subscriptions), positions: make([]wire.Position, len(add)),
+		search: broker.NewSearch(s.registry.cfg.Load().Subscriptions), positions: make([]wire.Position, len(add)),
 	}
 	if err := c.check(remove); err != nil {
 		return nil, err
@@ -44,7 +44,14 @@ func (s *Session) Change(add []wire.Start, remove []string, allowed func(g *auth
 	}
 	c.planLocked(remove)
 	if err := c.joinLocked(); err != nil {
-		c.undoLocked()
+		for _, p := range c.patterns {
+			if c.isNew(p) {
+				p.dropLocked()
+			}
+		}
+		for _, sub := range c.fresh {
+			sub.dropLocked()
+		}
 		return nil, err
 	}
 	c.commitLocked()
@@ -102,7 +109,7 @@ func (c *change) check(remove []string) error {
 	if patterns > maxPatterns {
 		return tooManyPatterns(patterns)
 	}
-	most := c.session.config().Subscriptions
+	most := c.session.registry.cfg.Load().Subscriptions
 	if patterns > 0 {
 		most *= namedForPatterns
 	}
@@ -131,7 +138,7 @@ func tooManyPatterns(n int) error {
 
 func (s *Session) tooMany(n int) error {
 	return problem.New(wire.CodeTooManySubscriptions, "subscribe to fewer topics, or raise limits.subscriptions",
-		"a session can have at most %d subscriptions; got %d", s.config().Subscriptions, n)
+		"a session can have at most %d subscriptions; got %d", s.registry.cfg.Load().Subscriptions, n)
 }
 
 // matchResumed matches the names in add against the resumed patterns. It is the most
@@ -321,18 +328,6 @@ func (c *change) addFresh(sub *subscription) wire.Position {
 	return sub.ackedTo
 }
 
-// undoLocked leaves what was joined.
-func (c *change) undoLocked() {
-	for _, p := range c.patterns {
-		if c.isNew(p) {
-			p.dropLocked()
-		}
-	}
-	for _, sub := range c.fresh {
-		sub.dropLocked()
-	}
-}
-
 // commitLocked drops what leaves and gives the session what was joined.
 func (c *change) commitLocked() {
 	s := c.session
@@ -356,7 +351,7 @@ func (c *change) commitLocked() {
 
 // checkRoomLocked returns an error if the session may not have n more subscriptions.
 func (s *Session) checkRoomLocked(n int) error {
-	if n += s.subs.len() + len(s.patterns); n > s.config().Subscriptions {
+	if n += s.subs.len() + len(s.patterns); n > s.registry.cfg.Load().Subscriptions {
 		return s.tooMany(n)
 	}
 	return nil

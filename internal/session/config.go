@@ -61,12 +61,6 @@ type Events interface {
 	SessionEnded(number uint64, principal, reason string)
 }
 
-// unheard is Events without a listener.
-type unheard struct{}
-
-func (unheard) SessionOpened(uint64, string)        {}
-func (unheard) SessionEnded(uint64, string, string) {}
-
 // Slots are held by sessions, one each, from their opening to their end.
 type Slots interface {
 	// Enter takes a slot, or waits for one. of is the memory account of the client's address;
@@ -91,9 +85,6 @@ func (c Config) WithDefaults() Config {
 	c.MaxSessions = cmp.Or(c.MaxSessions, 1_000_000)
 	if c.Slots == nil {
 		c.Slots = unbounded{}
-	}
-	if c.Events == nil {
-		c.Events = unheard{}
 	}
 	if c.Presence == nil {
 		c.Presence = unseen{}

@@ -47,7 +47,7 @@ func (s *Session) Renew(g *auth.Grant, allowed func(name string) bool) error {
 			s.forbidTopicLocked(sub, true)
 		}
 	}
-	if most := s.config().Subscriptions; len(s.notices) > most {
+	if most := s.registry.cfg.Load().Subscriptions; len(s.notices) > most {
 		s.endLocked(problem.New(wire.CodeSessionEnded, "open a session from your positions, and poll between renewals",
 			"renewals ended more than %d subscriptions that no poll has reported yet", most), endedTopics)
 	}

@@ -57,7 +57,7 @@ func (k *kit) consistent(s *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	require.EqualValues(k, s.sent, s.acked+uint64(len(s.unacked)), "what was sent is acked or kept")
-	require.LessOrEqual(k, len(s.unacked), s.config().Unacked)
+	require.LessOrEqual(k, len(s.unacked), s.registry.cfg.Load().Unacked)
 	for _, sub := range s.behind {
 		require.True(k, sub.behind && !sub.dropped)
 	}

@@ -69,7 +69,11 @@ func (s *Session) listed(now time.Time) (l wire.ListedSession, ok bool) {
 	}
 	var most uint64
 	for topic, sub := range s.subs.all() {
-		lag := sub.lagWithoutOwnLocked()
+		lag := uint64(0)
+		// A live subscription was offered all messages, and the missing ones are the client's own.
+		if !s.noEcho || sub.behind || sub.pace != nil || s.pinned > 0 {
+			lag = sub.stateLocked().Lag
+		}
 		l.Lag += lag
 		if lag > most || lag == most && lag > 0 && topic < l.Worst {
 			most, l.Worst = lag, topic
@@ -79,16 +83,6 @@ func (s *Session) listed(now time.Time) (l wire.ListedSession, ok bool) {
 		l.Why = s.waitsForLocked()
 	}
 	return l, true
-}
-
-// lagWithoutOwnLocked returns the subscription's lag, without messages of the client
-// itself if the session does not send them.
-func (sub *subscription) lagWithoutOwnLocked() uint64 {
-	s := sub.session
-	if s.noEcho && !sub.behind && sub.pace == nil && s.pinned == 0 {
-		return 0 // it was offered all messages, and the missing ones are its own
-	}
-	return sub.stateLocked().Lag
 }
 
 // What a session that lags waits for, in ListedSession.Why. The list only grows.
@@ -107,7 +101,7 @@ func Waits() []string { return []string{waitAck, waitPoll, waitReader, waitHisto
 // served.
 func (s *Session) waitsForLocked() string {
 	switch {
-	case len(s.unacked) >= s.config().Unacked && (s.poll == nil || s.poll.acking != AcksLater):
+	case len(s.unacked) >= s.registry.cfg.Load().Unacked && (s.poll == nil || s.poll.acking != AcksLater):
 		return waitAck // with a poll or without
 	case s.poll == nil:
 		return waitPoll

@@ -47,8 +47,8 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	// Fast path: a poll is parked on its connection, and no other frames precede these.
 	if s.parked != nil && !s.hasBacklogLocked() && (!large || s.parked.outlet.Encoding() == encoding) {
 		frames = frames[s.handOverLocked(sub, frames, now):]
-		if sub.dropped {
-			return // the stateless poll has its answer
+		if len(frames) == 0 || sub.dropped { // a stateless poll has its answer
+			return
 		}
 	}
 	sub.queueLocked(frames, now)
@@ -73,7 +73,9 @@ func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now t
 	if n == 0 && len(frames) > 0 {
 		return 0
 	}
-	p.notePatternsLocked()
+	if p.acking == AcksLater {
+		p.notePatternsLocked()
+	}
 	switch p.outlet.HandOver(frames[:n]) {
 	case Parked:
 		s.timeOutAtLocked(now.Add(p.wait))
@@ -141,9 +143,6 @@ func (sub *subscription) skipOwnLocked(offset uint64) {
 // connection, unless it must wait for an ack.
 func (sub *subscription) queueLocked(frames []*frame.Frame, now time.Time) {
 	s := sub.session
-	if len(frames) == 0 {
-		return
-	}
 	if s.registry.broker.Memory().Tight() {
 		// The queue would keep the messages in memory. No policy applies, as nobody is slow.
 		sub.catchUpLocked()

@@ -37,7 +37,7 @@ func (p *pattern) Made(topic string) {
 	if s.checkRoomLocked(1) != nil {
 		s.endLocked(problem.New(wire.CodeSessionEnded,
 			"split the pattern over several sessions, or raise limits.subscriptions",
-			"pattern %s matches more topics than the %d subscriptions that a session can have", wire.Quote(p.name), s.config().Subscriptions), endedTopics)
+			"pattern %s matches more topics than the %d subscriptions that a session can have", wire.Quote(p.name), s.registry.cfg.Load().Subscriptions), endedTopics)
 		return
 	}
 	sub, err := s.joinExisting(wire.Start{Topic: topic, Every: s.everyLocked(topic)}, true)
@@ -99,7 +99,7 @@ func (c *change) followLocked(p *pattern, start wire.Start) error {
 	if !ok {
 		return problem.New(wire.CodeTooManySubscriptions,
 			"use a more specific pattern, especially in its first segment, or raise limits.subscriptions",
-			"pattern %s matches more than %d topics, or too many must be searched", wire.Quote(p.name), s.config().Subscriptions)
+			"pattern %s matches more than %d topics, or too many must be searched", wire.Quote(p.name), s.registry.cfg.Load().Subscriptions)
 	}
 	for _, topic := range topics {
 		if err := c.joinMatchedLocked(topic, start); err != nil {

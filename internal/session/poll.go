@@ -167,9 +167,6 @@ func (p *Poll) Taken() []*frame.Frame { return p.frames }
 func (p *Poll) Patterns() []wire.Position { return p.patterns }
 
 func (p *Poll) notePatternsLocked() {
-	if p.acking != AcksLater { // Begin has emptied the list
-		return
-	}
 	p.patterns = p.patterns[:0]
 	for _, pattern := range p.session.patterns {
 		p.patterns = append(p.patterns, pattern.positionLocked())

@@ -39,7 +39,7 @@ func (s *Session) pushLocked(e queued) bool {
 // makeQueueLocked makes the queue when it is first needed.
 func (s *Session) makeQueueLocked() {
 	if s.queue == nil {
-		s.queue = make(chan queued, s.config().Queue)
+		s.queue = make(chan queued, s.registry.cfg.Load().Queue)
 		s.countLocked()
 	}
 }
@@ -134,21 +134,18 @@ func (s *Session) trim(now time.Time, onlySlow bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stalled := s.pinned > 0 && s.ended == nil && now.UnixNano()-s.waiting >= int64(stallAfter)
-	slow := len(s.behind) > 0 || len(s.unacked) >= s.config().Unacked/2
+	slow := len(s.behind) > 0 || len(s.unacked) >= s.registry.cfg.Load().Unacked/2
 	if !stalled || onlySlow && !slow {
 		return false
 	}
-	s.emptyQueueLocked(s.leaveToHistoryLocked)
+	s.emptyQueueLocked(func(e queued) { // the topic continues from the history before the entry
+		s.unpinLocked(e)
+		if e.frame == nil || e.sub.dropped || e.sub.cursor < e.frame.Position().Offset {
+			return // it only woke the poll, is not wanted, or an earlier entry was left
+		}
+		e.sub.cursor = e.frame.Position().Offset - 1
+		e.sub.fallBehindLocked()
+	})
 	s.wakeLocked() // a poll may just have parked
 	return true
-}
-
-// leaveToHistoryLocked drops a queue entry. Its topic continues from the history before it.
-func (s *Session) leaveToHistoryLocked(e queued) {
-	s.unpinLocked(e)
-	if e.frame == nil || e.sub.dropped || e.sub.cursor < e.frame.Position().Offset {
-		return // it only woke the poll, is not wanted, or an earlier entry was left
-	}
-	e.sub.cursor = e.frame.Position().Offset - 1
-	e.sub.fallBehindLocked()
 }

@@ -99,8 +99,6 @@ func (s *Session) ID() string {
 // Acks reports whether the session keeps what it sent until the client acks it.
 func (s *Session) Acks() bool { return s.acks }
 
-func (s *Session) config() *Config { return s.registry.cfg.Load() }
-
 // endLocked ends the session, once: it stops the poll and all offers. The problem gets the
 // acked positions unless the client ended the session itself or stayed away.
 func (s *Session) endLocked(why *wire.Problem, reason string) {
@@ -157,7 +155,7 @@ func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	case s.poll != nil || s.ephemeral:
 		next = now.Add(visitEvery)
 	default:
-		next = s.opened.Add(s.active + s.config().InactivityTimeout)
+		next = s.opened.Add(s.active + s.registry.cfg.Load().InactivityTimeout)
 		idle = !next.After(now)
 	}
 	switch g := s.grant.Load(); {

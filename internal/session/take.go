@@ -130,7 +130,9 @@ func (p *Poll) collectLocked(ctx context.Context, e queued, limit frame.Limit, n
 	c.catchUp()
 	s.countLocked()
 	p.frames = c.frames
-	p.notePatternsLocked()
+	if p.acking == AcksLater {
+		p.notePatternsLocked()
+	}
 	return p.frames, p.windowFullLocked(), nil
 }
 
