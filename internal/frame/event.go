@@ -62,7 +62,11 @@ var heartbeatEvent = []byte("event: heartbeat\ndata: {}\n\n")
 
 // AppendEvent appends the frame as an event with the given id.
 func (f *Frame) AppendEvent(dst, id []byte) []byte {
-	return Event{ID: id}.append(dst, f.content(), f.Bytes(NDJSON))
+	content := wire.Content{Message: f.message}
+	if f.other != nil {
+		content = *f.other
+	}
+	return Event{ID: id}.append(dst, content, f.Bytes(NDJSON))
 }
 
 // Append appends the frame with content c as an event.

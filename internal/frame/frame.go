@@ -47,13 +47,11 @@ func NewDone(d wire.Done) *Frame { return &Frame{other: &wire.Content{Done: &d}}
 func (f *Frame) Message() *wire.Message { return f.message }
 
 // Gap returns the gap, or nil if the frame has none.
-func (f *Frame) Gap() *wire.Gap { return f.content().Gap }
-
-func (f *Frame) content() wire.Content {
+func (f *Frame) Gap() *wire.Gap {
 	if f.other != nil {
-		return *f.other
+		return f.other.Gap
 	}
-	return wire.Content{Message: f.message}
+	return nil
 }
 
 // Accepted returns when the daemon accepted the message; zero without one.

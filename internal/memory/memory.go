@@ -49,12 +49,12 @@ import (
 // Kind is a kind of memory. The metrics count Pinned and Queues as one.
 type Kind int
 
-// The kinds.
+// The kinds. Clients hold those from Queued on.
 const (
 	History    Kind = iota
 	Encodings       // kind frames
-	Queued          // messages in queues; they also count as History or Pinned
 	Pinned          // messages in queues or writes that no history holds
+	Queued          // messages in queues; they also count as History or Pinned
 	Queues          // sessions and their queues, lists of unacked frames, connections of the lane
 	Topics          // topics, subscriptions, patterns, members of presence
 	Unfinished      // see UnfinishedBytes
@@ -117,14 +117,22 @@ func (a *Account) Add(k Kind, bytes int64) {
 func (a *Account) Of(k Kind) int64 { return a.bytes[k].Load() }
 
 // Used returns the bytes that count against the budget.
-func (a *Account) Used() int64 {
-	return a.Of(History) + a.Of(Encodings) + a.Of(Pinned) + a.Of(Queues) + a.Of(Topics) + a.Of(Unfinished) + a.Of(Unread)
+func (a *Account) Used() (bytes int64) {
+	for k := range a.bytes {
+		if Kind(k) != Queued {
+			bytes += a.bytes[k].Load()
+		}
+	}
+	return bytes
 }
 
 // Held returns the bytes that clients hold, so that no eviction frees them, and the
 // budget.
 func (a *Account) Held() (held, budget int64) {
-	return a.Of(Queued) + a.Of(Queues) + a.Of(Topics) + a.Of(Unfinished) + a.Of(Unread), a.budget.Load()
+	for k := Queued; k < kinds; k++ {
+		held += a.bytes[k].Load()
+	}
+	return held, a.budget.Load()
 }
 
 // Gauges adds the state of the account to g.
@@ -142,11 +150,11 @@ func (a *Account) Gauges(g *metrics.Gauges) {
 func (a *Account) Admit(bytes int64) error {
 	// A burst must not fill the budget before the watcher looks.
 	held, budget := a.Held()
-	if heldSteps.next(Calm, held, budget) == Critical && Pressure(a.pressure.Swap(int32(Critical))) < Critical {
+	if held*16/budget >= heldSteps.critical && Pressure(a.pressure.Swap(int32(Critical))) < Critical {
 		a.wakeWatcher()
 	}
 	// Fast path: they fit.
-	if a.Used()+bytes <= a.inForce() {
+	if used := a.Used() + bytes; used <= budget && (a.shrunk.Load() == 0 || used <= a.inForce()) {
 		return nil
 	}
 	if time.Now().UnixNano() >= a.fullUntil.Load() && a.MakeRoom(bytes) {
