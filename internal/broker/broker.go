@@ -248,22 +248,18 @@ func (b *Broker) Sweep(now time.Time) {
 	b.keys.sweep(now)
 	keeps := now.UnixNano() < b.keepUntil.Load() || b.forgetting.Load() > 0
 	for i := range b.shards { // one at a time: there may be a million topics
-		if idle := b.shards[i].sweep(now); !keeps {
+		s, idle := &b.shards[i], []*topic(nil)
+		s.mu.RLock()
+		for _, t := range s.topics {
+			if t.sweep(now) {
+				idle = append(idle, t)
+			}
+		}
+		s.mu.RUnlock()
+		if !keeps {
 			b.forget(idle, now)
 		}
 	}
-}
-
-// sweep trims the topics, and returns the idle ones.
-func (s *shard) sweep(now time.Time) (idle []*topic) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for _, t := range s.topics {
-		if t.sweep(now) {
-			idle = append(idle, t)
-		}
-	}
-	return idle
 }
 
 // forgetAtOnce is how many topics of a shard one Sweep forgets through a log, so that
@@ -276,11 +272,13 @@ func (b *Broker) forget(idle []*topic, now time.Time) {
 	var logged []Entry
 	for _, t := range idle {
 		e := Entry{Op: OpForget, Accepted: now, Message: &wire.Message{Position: wire.Position{Topic: t.name}}}
-		head, idle, unused := t.idle()
+		t.mu.Lock()
+		head, idle, unused := t.head, t.isIdleLocked(), t.head == t.born
+		t.mu.Unlock()
 		switch {
 		case !idle:
 		case unused:
-			_ = b.remove(t.name, (*topic).forgetUnused) // an error means that it is in use, or was forgotten
+			_ = b.remove(t.name, func(t *topic) bool { return t.forget(nil) }) // an error means that it is in use, or was forgotten
 		case t.partition == b.local:
 			_, _ = b.Apply(e) // likewise
 		case len(logged) < forgetAtOnce || !b.AppendWaits():

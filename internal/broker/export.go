@@ -51,36 +51,29 @@ func (b *Broker) ExportTopics(to func(Entry) error) error {
 		}
 	})
 	for _, t := range topics {
-		if err := t.export(to); err != nil {
+		t.mu.Lock()
+		at, state := t.positionLocked(t.head), &State{Born: t.born, Lost: t.history.lost, Reason: t.history.reason}
+		if t.head == t.born { // a file has born, lost and head in this order
+			state.Lost = max(state.Lost, t.born)
+		} else {
+			state.Born = min(t.born, state.Lost)
+		}
+		frames := make([]*frame.Frame, t.history.count)
+		for i := range frames {
+			frames[i] = t.history.at(i)
+		}
+		t.mu.Unlock()
+		if err := to(Entry{Op: OpTopic, Message: &wire.Message{Position: at}, State: state}); err != nil {
 			return err
+		}
+		for _, f := range frames {
+			if err := to(Entry{Op: OpPublish, Message: f.Message(), TTL: f.TTL(), Accepted: f.Accepted()}); err != nil {
+				return err
+			}
 		}
 	}
 	for _, k := range b.keys.all() {
 		if err := to(Entry{Op: OpKey, Message: &wire.Message{Position: k.Position, Time: k.Time}, Key: k.Key}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (t *topic) export(to func(Entry) error) error {
-	t.mu.Lock()
-	at, state := t.positionLocked(t.head), &State{Born: t.born, Lost: t.history.lost, Reason: t.history.reason}
-	if t.head == t.born { // a file has born, lost and head in this order
-		state.Lost = max(state.Lost, t.born)
-	} else {
-		state.Born = min(t.born, state.Lost)
-	}
-	frames := make([]*frame.Frame, t.history.count)
-	for i := range frames {
-		frames[i] = t.history.at(i)
-	}
-	t.mu.Unlock()
-	if err := to(Entry{Op: OpTopic, Message: &wire.Message{Position: at}, State: state}); err != nil {
-		return err
-	}
-	for _, f := range frames {
-		if err := to(Entry{Op: OpPublish, Message: f.Message(), TTL: f.TTL(), Accepted: f.Accepted()}); err != nil {
 			return err
 		}
 	}

@@ -141,9 +141,21 @@ func (b *Broker) Apply(e Entry) (wire.Position, error) {
 	case OpForget:
 		return b.applyForget(&e)
 	case OpEpoch:
-		b.applyEpoch(&e)
+		// The partition changes first, so that topics that are created meanwhile begin in the new epoch.
+		at, p := e.Message.Position, b.partitions[e.State.Partition]
+		was, lost := *p.epoch.Load(), e.State.Lost
+		if p.begin(at.Epoch, at.Offset, e.State.Forgotten) {
+			b.eachOf(p, func(t *topic) { t.restart(at.Epoch, at.Offset) })
+			b.keys.forgetEpoch(was)
+		}
+		if lost > 0 && p.lose(loss{first: cmp.Or(e.State.Born, lost), last: lost}) {
+			b.eachOf(p, func(t *topic) { t.loseEntries(lost) })
+		}
 	case OpTopic:
-		b.applyTopic(&e, now)
+		t := b.topicOrForget(e.Message.Position)
+		for t != nil && !t.resume(&e, now.Add(awayTime)) {
+			t = b.topicOrForget(e.Message.Position)
+		}
 	case OpKey:
 		b.keys.applied(e.Key, wire.Published{Position: e.Message.Position, Time: e.Message.Time}, now)
 	default:
@@ -247,31 +259,9 @@ func (b *Broker) remove(name string, forget func(*topic) bool) error {
 	return nil
 }
 
-// applyEpoch changes the partition first, so that topics that are created meanwhile begin
-// in the new epoch.
-func (b *Broker) applyEpoch(e *Entry) {
-	at, p := e.Message.Position, b.partitions[e.State.Partition]
-	was := *p.epoch.Load()
-	if p.begin(at.Epoch, at.Offset, e.State.Forgotten) {
-		b.eachOf(p, func(t *topic) { t.restart(at.Epoch, at.Offset) })
-		b.keys.forgetEpoch(was)
-	}
-	if lost := e.State.Lost; lost > 0 && p.lose(loss{first: cmp.Or(e.State.Born, lost), last: lost}) {
-		b.eachOf(p, func(t *topic) { t.loseEntries(lost) })
-	}
-}
-
 // awayTime is how long a restored topic is kept without subscribers, so that clients can
 // reconnect to it.
 const awayTime = time.Minute
-
-func (b *Broker) applyTopic(e *Entry, now time.Time) {
-	for at := e.Message.Position; ; {
-		if t := b.topicOrForget(at); t == nil || t.resume(e, now.Add(awayTime)) {
-			return
-		}
-	}
-}
 
 // memoryLog is the in-memory Log.
 type memoryLog struct{ broker *Broker }

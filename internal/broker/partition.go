@@ -326,17 +326,12 @@ func (b *Broker) Watch(topic string, now time.Time) (wire.Position, error) {
 		if err != nil {
 			return wire.Position{}, err
 		}
-		if at, ok := t.keep(now.Add(awayTime)); ok {
+		t.mu.Lock()
+		t.keepUntil = now.Add(awayTime)
+		at, forgotten := t.positionLocked(t.head), t.forgotten
+		t.mu.Unlock()
+		if !forgotten {
 			return at, nil
 		}
 	}
-}
-
-// keep keeps the topic from being forgotten until a time, and returns its present position.
-// It reports false if the topic was forgotten.
-func (t *topic) keep(until time.Time) (at wire.Position, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.keepUntil = until
-	return t.positionLocked(t.head), !t.forgotten
 }

@@ -353,14 +353,6 @@ func (t *topic) sweep(now time.Time) bool {
 	return t.isIdleLocked() && !now.Before(t.keepUntil)
 }
 
-// idle returns the newest offset, whether the topic is idle, and whether it is unused, all
-// at one time.
-func (t *topic) idle() (head uint64, idle, unused bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.head, t.isIdleLocked(), t.head == t.born
-}
-
 // isIdleLocked reports whether the topic has no messages, and no subscriber needs it.
 func (t *topic) isIdleLocked() bool {
 	if t.history.count > 0 || t.pinned > 0 || t.expected > 0 || t.fanning || t.announcing.Load() {
@@ -376,56 +368,36 @@ func (t *topic) isIdleLocked() bool {
 
 // forget ends the topic and its subscriptions, unless the topic is in use. Its offsets are
 // not used again, so positions stay unambiguous. An entry with an offset counts the topic
-// as forgotten in any case.
+// as forgotten in any case. If the topic has a later change or is in use then, it stays, and
+// counts as unused. Without an entry, the topic ends only if it has used no offset.
 func (t *topic) forget(e *Entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	at := e.Message.Position
-	if at.Offset > 0 {
-		return t.forgetBelowLocked(e.State.Lost, at.Offset)
+	switch {
+	case e == nil:
+		if t.head != t.born {
+			return false
+		}
+	case e.Message.Position.Offset > 0:
+		head := e.State.Lost
+		for t.history.count > 0 && t.history.at(0).Position().Offset <= head {
+			t.evictLocked(wire.GapExpired, string(wire.GapExpired)) // it had expired before
+		}
+		t.partition.forget(t.name, head, e.Message.Position.Offset)
+		if t.head > head {
+			return false
+		}
+		t.head, t.born, t.mark = head, head, head
 	}
 	if !t.isIdleLocked() {
 		return false
 	}
-	e.Message.Position = t.positionLocked(t.head)
 	if t.head != t.born {
 		t.partition.forget(t.name, t.head, 0)
 	}
-	t.endLocked()
-	return true
-}
-
-// forgetBelowLocked counts the topic as forgotten under a number. It ends the topic, unless
-// the topic has a change above head or is in use. Then the topic stays, and counts as unused.
-func (t *topic) forgetBelowLocked(head, number uint64) (ended bool) {
-	for t.history.count > 0 && t.history.at(0).Position().Offset <= head {
-		t.evictLocked(wire.GapExpired, string(wire.GapExpired)) // it had expired before
+	if e != nil && e.Message.Position.Offset == 0 {
+		e.Message.Position = t.positionLocked(t.head)
 	}
-	t.partition.forget(t.name, head, number)
-	if t.head > head {
-		return false
-	}
-	t.head, t.born, t.mark = head, head, head
-	if !t.isIdleLocked() {
-		return false
-	}
-	t.endLocked()
-	return true
-}
-
-// forgetUnused ends the topic if it is idle and has used no offset.
-func (t *topic) forgetUnused() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.head != t.born || !t.isIdleLocked() {
-		return false
-	}
-	t.endLocked()
-	return true
-}
-
-// endLocked ends the topic and its subscriptions.
-func (t *topic) endLocked() {
 	t.forgotten = true
 	for _, s := range t.subs {
 		s.index = left
@@ -435,4 +407,5 @@ func (t *topic) endLocked() {
 	}
 	t.broker.countSubscriptions(-int64(len(t.subs)))
 	t.partition.raiseFloor(t.head)
+	return true
 }
