@@ -40,7 +40,13 @@ func (p *pattern) Made(topic string) {
 			"pattern %s matches more topics than the %d subscriptions that a session can have", wire.Quote(p.name), s.registry.cfg.Load().Subscriptions), endedTopics)
 		return
 	}
-	sub, err := s.joinExisting(wire.Start{Topic: topic, Every: s.everyLocked(topic)}, true)
+	start, best := wire.Start{Topic: topic}, "" // the pace is that of the most specific pattern
+	for name, p := range s.patterns {
+		if wire.Matches(name, topic) && (best == "" || wire.MoreSpecific(name, best)) {
+			best, start.Every = name, p.every
+		}
+	}
+	sub, err := s.joinExisting(start, true)
 	switch {
 	case err != nil:
 		s.endLocked(problem.New(wire.CodeSessionEnded, "open a session from your positions later",
@@ -60,18 +66,6 @@ func (s *Session) joinExisting(start wire.Start, born bool) (*subscription, erro
 	}
 	sub.begin(j)
 	return sub, nil
-}
-
-// everyLocked returns the pace of a topic that the client did not name: that of the most
-// specific pattern.
-func (s *Session) everyLocked(topic string) time.Duration {
-	best, every := "", time.Duration(0)
-	for name, p := range s.patterns {
-		if wire.Matches(name, topic) && (best == "" || wire.MoreSpecific(name, best)) {
-			best, every = name, p.every
-		}
-	}
-	return every
 }
 
 func (p *pattern) dropLocked() {

@@ -146,8 +146,14 @@ func (r *Registry) start(s *Session, o Opening) (*Session, []wire.Position, erro
 	}
 	var positions []wire.Position
 	err := r.checkMemory(refused)
+	if err == nil && o.Turn != nil {
+		var end func()
+		if end, err = o.Turn(); err == nil {
+			defer end()
+		}
+	}
 	if err == nil {
-		positions, err = s.join(o)
+		positions, err = s.Change(o.Topics, nil, nil)
 	}
 	if err != nil {
 		r.freeSlot(s)
@@ -157,18 +163,6 @@ func (r *Registry) start(s *Session, o Opening) (*Session, []wire.Position, erro
 		return nil, nil, err
 	}
 	return s, positions, nil
-}
-
-// join makes the subscriptions of a new session.
-func (s *Session) join(o Opening) ([]wire.Position, error) {
-	if o.Turn != nil {
-		end, err := o.Turn()
-		if err != nil {
-			return nil, err
-		}
-		defer end()
-	}
-	return s.Change(o.Topics, nil, nil)
 }
 
 // list makes a session known by its id, unless it has ended: by a drain, by a revocation, or

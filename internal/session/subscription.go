@@ -112,7 +112,16 @@ func (sub *subscription) readLocked(limit frame.Limit, now time.Time) []*frame.F
 	}
 	frames, at, head := sub.joined.Read(nil, how, now)
 	if at.Epoch != sub.epoch {
-		sub.restartLocked(at.Epoch)
+		// Unacked messages of the old epoch cannot be sent again. They become gaps, which get a
+		// reason when they are sent.
+		for i := range sub.session.unacked {
+			if u := &sub.session.unacked[i]; u.sub == sub && u.gap == nil {
+				sub.session.loseLocked(i)
+			}
+		}
+		if sub.epoch = at.Epoch; sub.pace != nil {
+			sub.pace.upTo = 0
+		}
 	}
 	sub.cursor, sub.behind, sub.lost = at.Offset, at.Offset < head, wire.GapSlow
 	if sub.pace != nil {
@@ -120,21 +129,6 @@ func (sub *subscription) readLocked(limit frame.Limit, now time.Time) []*frame.F
 	}
 	sub.slow = sub.slow && sub.behind
 	return frames
-}
-
-// restartLocked notes that the topic has begun another epoch. Unacked messages of the old
-// one become gaps, as they cannot be sent again. These get a reason when they are sent.
-func (sub *subscription) restartLocked(epoch string) {
-	s := sub.session
-	for i := range s.unacked {
-		if u := &s.unacked[i]; u.sub == sub && u.gap == nil {
-			s.loseLocked(i)
-		}
-	}
-	sub.epoch = epoch
-	if sub.pace != nil {
-		sub.pace.upTo = 0
-	}
 }
 
 func (sub *subscription) stateLocked() wire.SubscriptionState {
