@@ -339,7 +339,17 @@ func (p *Members) List(topic string, now time.Time) (found List, err error) {
 	defer p.release(a)
 	a.telling.Lock()
 	defer a.telling.Unlock()
-	if err := p.tellAll(a, now, func() { found = a.listLocked() }); err != nil {
+	found = List{Topic: topic, Members: []ListedMember{}}
+	err = p.tellAll(a, now, func() {
+		found.PresenceCounts = wire.PresenceCounts{Count: len(a.members), Anonymous: a.anonymous, Exact: !a.crowded}
+		for _, m := range a.members {
+			if len(found.Members) == crowd {
+				break
+			}
+			found.Members = append(found.Members, m.ListedMember)
+		}
+	})
+	if err != nil {
 		return found, err
 	}
 	found.Position, err = p.broker.Watch(wire.PresenceTopic(topic), now)
@@ -347,18 +357,4 @@ func (p *Members) List(topic string, now time.Time) (found List, err error) {
 		return cmp.Or(cmp.Compare(x.Since, y.Since), cmp.Compare(x.Key, y.Key))
 	})
 	return found, err
-}
-
-func (a *audience) listLocked() List {
-	list := List{
-		Topic: a.topic, Members: make([]ListedMember, 0, min(len(a.members), crowd)),
-		PresenceCounts: wire.PresenceCounts{Count: len(a.members), Anonymous: a.anonymous, Exact: !a.crowded},
-	}
-	for _, m := range a.members {
-		if len(list.Members) == crowd {
-			break
-		}
-		list.Members = append(list.Members, m.ListedMember)
-	}
-	return list
 }

@@ -41,9 +41,16 @@ func ParseEventID(text string) (EventID, error) {
 	positions := text
 	if strings.HasPrefix(text, "~") {
 		reference, rest, hasPositions := strings.Cut(text, ",")
-		var err error
-		if id, err = parseReference(reference); err != nil || !hasPositions {
-			return id, err
+		parts := references.FindStringSubmatch(reference)
+		if parts == nil {
+			return EventID{}, errReference
+		}
+		count, err := wire.ParsePosition("t@0:" + parts[2]) // a count is written as an offset is
+		if err != nil {
+			return EventID{}, errReference
+		}
+		if id.Session, id.Count = parts[1], count.Offset; !hasPositions {
+			return id, nil
 		}
 		positions = rest
 	}
@@ -64,15 +71,7 @@ func ParseEventID(text string) (EventID, error) {
 // 5) with dots, and not longer than any that a daemon makes.
 var references = regexp.MustCompile(`^~([\w.-]{1,64}):(\d+)$`)
 
-func parseReference(text string) (EventID, error) {
-	if parts := references.FindStringSubmatch(text); parts != nil {
-		count, err := wire.ParsePosition("t@0:" + parts[2]) // a count is written as an offset is
-		if err == nil {
-			return EventID{Session: parts[1], Count: count.Offset}, nil
-		}
-	}
-	return EventID{}, errors.New("the event id must begin with ~<session>:<count>")
-}
+var errReference = errors.New("the event id must begin with ~<session>:<count>")
 
 // Append appends the text that ParseEventID reads.
 func (id EventID) Append(dst []byte) []byte {

@@ -59,7 +59,12 @@ func newSocket(format frame.Format, inflates bool, messageBytes int) *socket {
 // has, and answers them together. No rate limits them, so they must cost little.
 func (s *socket) Read(b []byte) (n int, in incoming, err error) {
 	n, in, err = s.readFrame(b)
-	for err == nil && n < len(b) && in.command == nil && in.large == nil && !in.closed && !s.inside && asksNothing(b[n]) {
+	for err == nil && n < len(b) && in.command == nil && in.large == nil && !in.closed && !s.inside {
+		// Only the head of a ping, of a pong, and of a part of a message that is not its last can be wrong.
+		final, code := b[n]&0x80 != 0, ws.OpCode(b[n]&0x0f)
+		if code != ws.OpPing && code != ws.OpPong && (final || code.IsControl()) {
+			break
+		}
 		m, next, wrong := s.readFrame(b[n:])
 		if m == 0 || wrong != nil {
 			return n, in, nil // the next Read returns the error
@@ -68,13 +73,6 @@ func (s *socket) Read(b []byte) (n int, in incoming, err error) {
 		in.answer = append(in.answer, next.answer...)
 	}
 	return n, in, err
-}
-
-// asksNothing reports whether a frame with this first byte is a ping, a pong, or a part of
-// a message other than its last. Only the head of such a frame can be wrong.
-func asksNothing(begins byte) bool {
-	fin, code := begins&0x80 != 0, ws.OpCode(begins&0x0f)
-	return code == ws.OpPing || code == ws.OpPong || !fin && !code.IsControl()
 }
 
 // readFrame reads a frame, or the part of it that b has.
