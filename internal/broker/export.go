@@ -67,7 +67,7 @@ func (b *Broker) ExportTopics(to func(Entry) error) error {
 			return err
 		}
 		for _, f := range frames {
-			if err := to(Entry{Op: OpPublish, Message: f.Message(), TTL: f.TTL(), Accepted: f.Accepted()}); err != nil {
+			if err := to(Entry{Op: OpPublish, Message: f.Message(), TTL: f.TTL, Accepted: f.Accepted}); err != nil {
 				return err
 			}
 		}

@@ -55,7 +55,7 @@ func (h *histories) EvictOldest(enough func() bool) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if ok = t.mayEvictLocked(0, evict, evictedForMemory); ok {
-			rank = t.history.at(0).Accepted().UnixNano()
+			rank = t.history.at(0).Accepted.UnixNano()
 		}
 		return rank, ok
 	})

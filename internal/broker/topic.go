@@ -224,7 +224,7 @@ func (t *topic) trimLocked(now time.Time) {
 		switch {
 		case f.Position().Offset > t.mark:
 			return
-		case now.Sub(f.Accepted()) >= most.HistoryAge || f.Expired(now):
+		case now.Sub(f.Accepted) >= most.HistoryAge || f.Expired(now):
 		case t.history.count > 1 && (t.history.count > most.HistoryMessages || t.history.bytes > most.HistoryBytes):
 			reason = wire.GapEvicted
 		default:

@@ -21,21 +21,19 @@ func NewFields(body []byte) *Fields { return &Fields{body: body} }
 // Uvarint reads a number of binary.AppendUvarint, at most MaxOffset.
 func (f *Fields) Uvarint() uint64 {
 	n, length := binary.Uvarint(f.body)
-	if length <= 0 || n > MaxOffset {
+	if length <= 0 || n > MaxOffset || f.take(uint64(length)) == nil {
 		f.fail(ErrShort)
 		return 0
 	}
-	f.body = f.body[length:]
 	return n
 }
 
 func (f *Fields) varint() int64 {
 	n, length := binary.Varint(f.body)
-	if length <= 0 {
+	if length <= 0 || f.take(uint64(length)) == nil {
 		f.fail(ErrShort)
 		return 0
 	}
-	f.body = f.body[length:]
 	return n
 }
 

@@ -88,9 +88,10 @@ func (o form) encode(f *Frame) []byte {
 			b = append(b, p.Bytes...)
 		}
 		return b
-	case o.chunk:
+	case o.chunk: // RFC 9112, section 7.1; no frame is empty, so none ends the body
 		b := f.Bytes(o.format)
-		return AppendChunk(make([]byte, 0, len(b)+8), b)
+		chunk := append(strconv.AppendInt(make([]byte, 0, len(b)+8), int64(len(b)), 16), "\r\n"...)
+		return append(append(chunk, b...), "\r\n"...)
 	case o.deflated && o.format == plain:
 		return deflated(f.Bytes(plain))
 	case o.deflated: // answers and WebSocket messages share the block
@@ -116,15 +117,6 @@ func (o form) encode(f *Frame) []byte {
 		size += len(m.Data) / 2 // base64, escapes, or digits
 	}
 	return formats[plain].encode(wire.Content{Message: m}, make([]byte, 0, size))
-}
-
-// AppendChunk appends data as one chunk (RFC 9112, section 7.1). data must not be empty: an
-// empty chunk ends the body.
-func AppendChunk(dst, data []byte) []byte {
-	dst = strconv.AppendInt(dst, int64(len(data)), 16)
-	dst = append(dst, "\r\n"...)
-	dst = append(dst, data...)
-	return append(dst, "\r\n"...)
 }
 
 // AppendPublished appends p as one JSON line.

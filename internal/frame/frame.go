@@ -15,10 +15,10 @@ import (
 // concurrently. Nobody may change the bytes that they return.
 type Frame struct {
 	// Immutable.
+	Accepted time.Time       // when the daemon accepted the message; zero without one
+	TTL      time.Duration   // how long after that the message expires; 0: never
 	message  *wire.Message   // nil for any other
 	other    *wire.Content   // the gap or the done; nil for a message
-	accepted time.Time       // when the daemon accepted the message
-	ttl      time.Duration   // of the message; 0: as long as its history keeps it
 	account  *memory.Account // counts the memory; nil: not counted
 
 	encoded atomic.Pointer[encoding] // list, newest first; changed under mu
@@ -34,7 +34,7 @@ type Frame struct {
 // accepted at the given time and expires after ttl, unless that is 0. account may be nil.
 // It counts the encodings until Release and the last Unpin, and the message in between.
 func New(m *wire.Message, accepted time.Time, ttl time.Duration, account *memory.Account) *Frame {
-	return &Frame{message: m, accepted: accepted, ttl: ttl, account: account}
+	return &Frame{message: m, Accepted: accepted, TTL: ttl, account: account}
 }
 
 // NewGap returns the frame of a gap.
@@ -54,12 +54,6 @@ func (f *Frame) Gap() *wire.Gap {
 	return nil
 }
 
-// Accepted returns when the daemon accepted the message; zero without one.
-func (f *Frame) Accepted() time.Time { return f.accepted }
-
-// TTL returns how long after Accepted the message expires; 0: never.
-func (f *Frame) TTL() time.Duration { return f.ttl }
-
 // Position returns where a subscriber is once it has the frame.
 func (f *Frame) Position() wire.Position {
 	switch {
@@ -73,7 +67,7 @@ func (f *Frame) Position() wire.Position {
 
 // Expired reports whether the message has expired. Any other frame never does.
 func (f *Frame) Expired(now time.Time) bool {
-	return f.ttl > 0 && now.Sub(f.accepted) >= f.ttl
+	return f.TTL > 0 && now.Sub(f.Accepted) >= f.TTL
 }
 
 // otherSize is about how many bytes the frame of a gap or a done takes.

@@ -1272,7 +1272,7 @@ func (w *world) drain(c *client) {
 				c.takeGap(g, now)
 				continue
 			}
-			m := w.read(f.Message(), f.TTL())
+			m := w.read(f.Message(), f.TTL)
 			w.say("  %s gets %s", c.name, m)
 			w.report.delivered++
 			m.durable = m.durable || w.cfg.Sync == SyncAlways

@@ -245,7 +245,7 @@ func TestEveryFieldOfAMessageSurvives(t *testing.T) {
 	frames, from := next.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, frame.Limit{Frames: 1, Bytes: 1}, time.Now())
 	require.NotZero(t, from)
 	require.Equal(t, m, frames[0].Message())
-	require.Equal(t, time.Second, frames[0].TTL())
+	require.Equal(t, time.Second, frames[0].TTL)
 }
 
 // JSON values that came in CBOR come back as the same bytes.

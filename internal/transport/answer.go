@@ -221,7 +221,7 @@ func (a *Answer) deliver(frames []*frame.Frame, waited bool) (outcome string, er
 		return outcomeEmpty, nil
 	}
 	if waited && len(frames) > 0 && frames[0].Gap() == nil {
-		accepted := frames[0].Accepted()
+		accepted := frames[0].Accepted
 		if rand.Uint32()%latencySample == 0 {
 			a.meter.PublishToWrite.Observe(time.Since(accepted).Seconds())
 		}
