@@ -40,7 +40,11 @@ func appendJSONFloat(dst []byte, f float64) []byte {
 	// Numbers near 0 are shorter with an exponent. No array of floats is then more than
 	// eight times as long in JSON.
 	if size := math.Abs(f); size != 0 && (size < 1e-3 || size >= 1e17) {
-		return shortExponent(strconv.AppendFloat(dst, f, 'e', -1, 64))
+		dst = strconv.AppendFloat(dst, f, 'e', -1, 64)
+		if n := len(dst); dst[n-4] == 'e' && dst[n-2] == '0' { // an exponent such as e-07
+			dst = append(dst[:n-2], dst[n-1])
+		}
+		return dst
 	}
 	from := len(dst)
 	dst = strconv.AppendFloat(dst, f, 'f', -1, 64)
@@ -48,15 +52,6 @@ func appendJSONFloat(dst []byte, f float64) []byte {
 		return dst
 	}
 	return append(dst, ".0"...)
-}
-
-// shortExponent removes the 0 from an exponent such as e-07.
-func shortExponent(number []byte) []byte {
-	if n := len(number); number[n-4] == 'e' && number[n-2] == '0' {
-		number[n-2] = number[n-1]
-		number = number[:n-1]
-	}
-	return number
 }
 
 // maxSureDigits is how many digits a decimal may have to be surely the shortest of the

@@ -40,10 +40,15 @@ func mapToJSON(item []byte, converts func(name string) bool) (object []byte, oth
 		if n == MaxMembers {
 			return nil, nil, errMembers
 		}
-		key, value, err := r.member()
+		key, err := r.key()
 		if err != nil {
 			return nil, nil, err
 		}
+		value, rest, err := Cut(r.b[r.at:])
+		if err != nil {
+			return nil, nil, err
+		}
+		r.at = len(r.b) - len(rest)
 		keys = append(keys, key)
 		if name := string(key); !converts(name) {
 			others[name] = value
@@ -62,14 +67,4 @@ func mapToJSON(item []byte, converts func(name string) bool) (object []byte, oth
 		return nil, nil, errDuplicate
 	}
 	return append(object, '}'), others, nil
-}
-
-// member reads a text key and finds the end of its value.
-func (r *Reader) member() (key, value []byte, err error) {
-	if key, err = r.key(); err != nil {
-		return nil, nil, err
-	}
-	value, rest, err := Cut(r.b[r.at:])
-	r.at = len(r.b) - len(rest)
-	return key, value, err
 }

@@ -45,16 +45,12 @@ func (r *Reader) embedded() (text []byte, ok bool) {
 // AppendPayload appends a whole JSON payload. It checks everything except that keys differ.
 func (r *Reader) AppendPayload(dst []byte) ([]byte, error) {
 	if text, ok := r.embedded(); ok {
-		return append(dst, text...), validJSON(text)
+		if !json.Valid(text) || !utf8.Valid(text) {
+			return dst, errNotJSON
+		}
+		return append(dst, text...), nil
 	}
 	return r.appendJSON(dst, 0)
-}
-
-func validJSON(text []byte) error {
-	if !json.Valid(text) || !utf8.Valid(text) {
-		return errNotJSON
-	}
-	return nil
 }
 
 func (r *Reader) appendJSON(dst []byte, depth int) ([]byte, error) {
@@ -76,11 +72,27 @@ func (r *Reader) appendJSON(dst []byte, depth int) ([]byte, error) {
 	case Array, Map:
 		return r.appendJSONElements(dst, h, depth+1)
 	case Tag:
-		return r.appendBignum(dst, h.Arg)
+		if magnitude, ok := r.bignum(h.Arg); ok {
+			n := new(big.Int).SetBytes(magnitude)
+			if h.Arg == tagNegativeBignum {
+				n.Not(n) // -1-n
+			}
+			return n.Append(dst, 10), nil
+		}
 	case Other:
-		return appendOther(dst, h)
+		switch Other | h.info {
+		case valueFalse:
+			return append(dst, "false"...), nil
+		case valueTrue:
+			return append(dst, "true"...), nil
+		case Null:
+			return append(dst, "null"...), nil
+		}
+		if f, _ := h.float(); h.otherIsJSON() {
+			return appendJSONFloat(dst, f), nil
+		}
 	}
-	return dst, errNotJSON // bytes
+	return dst, errNotJSON // also bytes
 }
 
 // appendJSONElements appends an array or a map whose head was read.
@@ -121,35 +133,6 @@ func (r *Reader) key() ([]byte, error) {
 		return nil, err
 	}
 	return r.StringBody(h)
-}
-
-func (r *Reader) appendBignum(dst []byte, tag uint64) ([]byte, error) {
-	magnitude, ok := r.bignum(tag)
-	if !ok {
-		return dst, errNotJSON
-	}
-	n := new(big.Int).SetBytes(magnitude)
-	if tag == tagNegativeBignum {
-		n.Not(n) // -1-n
-	}
-	return n.Append(dst, 10), nil
-}
-
-// appendOther appends a float, false, true or null.
-func appendOther(dst []byte, h Head) ([]byte, error) {
-	if !h.otherIsJSON() {
-		return dst, errNotJSON
-	}
-	switch Other | h.info {
-	case valueFalse:
-		return append(dst, "false"...), nil
-	case valueTrue:
-		return append(dst, "true"...), nil
-	case Null:
-		return append(dst, "null"...), nil
-	}
-	f, _ := h.float()
-	return appendJSONFloat(dst, f), nil
 }
 
 // otherIsJSON reports whether the float or simple value with this head is in JSON's
