@@ -57,13 +57,8 @@ func (b *Broker) Release(c Claim) {
 // the message expires after it. The error is a *wire.Problem, overloaded, or that of the
 // log, for which Publish waits.
 func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
-	var then func(Result)
-	var late chan Result
-	if b.AppendWaits() {
-		late = make(chan Result, 1)
-		then = func(r Result) { late <- r }
-	}
-	r, over := b.Send(Route{}, Claim{}, m, ttl, now, then)
+	late := make(chan Result, 1)
+	r, over := b.Send(Route{}, Claim{}, m, ttl, now, func(r Result) { late <- r })
 	if !over {
 		r = <-late
 	}

@@ -79,13 +79,11 @@ func newSettings(cfg Config) *settings {
 		at, _ := f.specific.at(rule.Pattern, true)
 		at.value = new(f.complete(rule))
 	}
-	for _, pattern := range f.HookTopics {
-		at, _ := f.hook.at(pattern, true)
-		at.value = new(true)
-	}
-	for _, pattern := range f.WatchedTopics {
-		at, _ := f.watched.at(pattern, true)
-		at.value = new(true)
+	for asked, patterns := range map[*tree[bool]][]string{&f.hook: f.HookTopics, &f.watched: f.WatchedTopics} {
+		for _, pattern := range patterns {
+			at, _ := asked.at(pattern, true)
+			at.value = new(true)
+		}
 	}
 	return f
 }

@@ -20,7 +20,9 @@ import (
 // Change asks allowed whether the session's grant permits each name in add, and refuses the
 // change if it does not. Nil: the caller knows that it does. allowed must not block.
 func (s *Session) Change(add []wire.Start, remove []string, allowed func(g *auth.Grant, name string) bool) ([]wire.Position, error) {
-	defer s.registry.presence.Flush() // after the lock
+	if p := s.registry.presence; p != nil {
+		defer p.Flush() // after the lock
+	}
 	c := &change{
 		session: s, add: add, added: make(map[string]bool, len(add)),
 		leaving: make(map[string]bool), joined: make(map[string]bool), had: make(map[string]uint64),

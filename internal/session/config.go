@@ -86,8 +86,5 @@ func (c Config) WithDefaults() Config {
 	if c.Slots == nil {
 		c.Slots = unbounded{}
 	}
-	if c.Presence == nil {
-		c.Presence = unseen{}
-	}
 	return c
 }

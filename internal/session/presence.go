@@ -21,18 +21,10 @@ type Presence interface {
 	Sweep(now time.Time)
 }
 
-// unseen is Presence that nobody asks for.
-type unseen struct{}
-
-func (unseen) Joined(string, wire.Member) {}
-func (unseen) Left(string, wire.Member)   {}
-func (unseen) Flush()                     {}
-func (unseen) Sweep(time.Time)            {}
-
 // appearLocked makes the session's client a member of the topic, if the topic has presence.
 // If it has no longer, the client leaves.
 func (sub *subscription) appearLocked() {
-	switch has := sub.joined.HasPresence(); {
+	switch has := sub.joined.HasPresence() && sub.session.registry.presence != nil; {
 	case has && !sub.present && !sub.dropped:
 		sub.present = true
 		sub.session.registry.presence.Joined(sub.joined.Topic(), sub.session.member())

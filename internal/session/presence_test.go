@@ -16,13 +16,15 @@ import (
 
 // heardPresence notes what it learns.
 type heardPresence struct {
-	unseen
 	mu    sync.Mutex
 	heard []string
 }
 
 func (h *heardPresence) Joined(topic string, m wire.Member) { h.note("joined", topic, m) }
 func (h *heardPresence) Left(topic string, m wire.Member)   { h.note("left", topic, m) }
+
+func (h *heardPresence) Flush()          {}
+func (h *heardPresence) Sweep(time.Time) {}
 
 func (h *heardPresence) note(what, topic string, m wire.Member) {
 	h.mu.Lock()

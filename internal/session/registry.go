@@ -30,7 +30,7 @@ type Registry struct {
 	revoked func(*auth.Grant) bool // nil: none is
 	node    string                 // random; the first part of every id
 
-	presence  Presence
+	presence  Presence // nil: nobody asks
 	sessions  *wheel
 	numbers   atomic.Uint64 // sessions opened or refused, ever
 	open      atomic.Int64  // sessions that are not ephemeral
@@ -266,7 +266,7 @@ func (r *Registry) Sweep(now time.Time) {
 		}
 		return next
 	})
-	if r.Draining() == nil {
+	if r.presence != nil && r.Draining() == nil {
 		r.presence.Sweep(now)
 	}
 }
