@@ -66,21 +66,10 @@ func (s *Scan) count(h Head) error {
 	case n > 0 && s.open[n-1] != endless:
 		s.open[n-1]--
 	}
-	if err := s.enter(h); err != nil {
-		return err
-	}
-	for n := len(s.open); n > 0 && s.open[n-1] == 0; n-- {
-		s.open = s.open[:n-1]
-	}
-	return nil
-}
-
-// enter opens the container with head h, if it is one.
-func (s *Scan) enter(h Head) error {
-	holds := h.Arg
+	holds, opens := h.Arg, true
 	switch {
 	case h.Major == Other:
-		return nil
+		opens = false
 	case h.Indefinite():
 		holds = endless
 	case h.Major == Array:
@@ -90,12 +79,16 @@ func (s *Scan) enter(h Head) error {
 	case h.Major == Tag:
 		holds = 1
 	default:
-		return nil
+		opens = false
 	}
-	if len(s.open) == maxOpen {
+	if opens && len(s.open) == maxOpen {
 		return ErrNested
+	} else if opens {
+		s.open = append(s.open, holds)
 	}
-	s.open = append(s.open, holds)
+	for n := len(s.open); n > 0 && s.open[n-1] == 0; n-- {
+		s.open = s.open[:n-1]
+	}
 	return nil
 }
 
