@@ -142,7 +142,16 @@ func Read(k Kind, body []byte, at wire.Position) (broker.Entry, error) {
 	case broker.OpPublish:
 		f.message(&e)
 	case broker.OpLost, broker.OpForget, broker.OpEpoch, broker.OpTopic:
-		e.State = f.state()
+		s := &broker.State{Partition: int(f.Uvarint()), Forgotten: f.Uvarint(), Born: f.Uvarint(), Lost: f.Uvarint()}
+		s.Reason = wire.GapReason(f.Text())
+		switch {
+		case f.err != nil:
+		case s.Partition != 0:
+			f.fail(fmt.Errorf("it is of partition %d; the log has only partition 0", s.Partition))
+		case s.Reason != "" && !slices.Contains(wire.GapReasons(), s.Reason):
+			f.fail(fmt.Errorf("it has an unknown gap reason, %.40q", s.Reason))
+		}
+		e.State = s
 	case broker.OpKey:
 		e.Message.Time = f.varint()
 		e.Key = f.key()
@@ -180,19 +189,6 @@ func (f *Fields) key() (k broker.Key) {
 	copy(k.Scope[:], f.take(uint64(len(k.Scope))))
 	copy(k.Print[:], f.take(uint64(len(k.Print))))
 	return k
-}
-
-func (f *Fields) state() *broker.State {
-	s := &broker.State{Partition: int(f.Uvarint()), Forgotten: f.Uvarint(), Born: f.Uvarint(), Lost: f.Uvarint()}
-	s.Reason = wire.GapReason(f.Text())
-	switch {
-	case f.err != nil:
-	case s.Partition != 0:
-		f.fail(fmt.Errorf("it is of partition %d; the log has only partition 0", s.Partition))
-	case s.Reason != "" && !slices.Contains(wire.GapReasons(), s.Reason):
-		f.fail(fmt.Errorf("it has an unknown gap reason, %.40q", s.Reason))
-	}
-	return s
 }
 
 // maxTTL is the longest life that a time.Duration holds, in milliseconds.
