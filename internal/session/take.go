@@ -149,7 +149,21 @@ type collector struct {
 func (c *collector) resend() {
 	p, s := c.poll, c.poll.session
 	for p.resent < len(s.unacked) {
-		f := s.unackedFrameLocked(p.resent, c.now)
+		// A message that the history no longer has becomes a gap.
+		u, lost := &s.unacked[p.resent], wire.GapRestarted
+		var f *frame.Frame
+		if u.gap == nil {
+			if f, lost = u.sub.joined.Get(u.position(), c.now); f == nil {
+				s.loseLocked(p.resent)
+			}
+		}
+		if f == nil {
+			if u.gap.Reason == "" { // it is sent for the first time
+				u.gap.Reason = lost
+				s.registry.metrics.Gaps.WithLabelValues(string(lost)).Inc()
+			}
+			f = frame.NewGap(*u.gap)
+		}
 		if !c.limit.Take(f, len(c.frames) == 0) {
 			c.limit.Frames = 0
 			return
@@ -162,24 +176,6 @@ func (c *collector) resend() {
 			p.resent++
 		}
 	}
-}
-
-// unackedFrameLocked returns the i-th unacked frame. A message that the history no longer
-// has becomes a gap.
-func (s *Session) unackedFrameLocked(i int, now time.Time) *frame.Frame {
-	u, lost := &s.unacked[i], wire.GapRestarted
-	if u.gap == nil {
-		var f *frame.Frame
-		if f, lost = u.sub.joined.Get(u.position(), now); f != nil {
-			return f
-		}
-		s.loseLocked(i)
-	}
-	if u.gap.Reason == "" { // it is sent for the first time
-		u.gap.Reason = lost
-		s.registry.metrics.Gaps.WithLabelValues(string(lost)).Inc()
-	}
-	return frame.NewGap(*u.gap)
 }
 
 // A notice is a gap to announce.

@@ -130,7 +130,17 @@ func (w *wheel) visitDue(now time.Time, visit func(*Session) (next time.Time)) {
 	var due []*Session
 	for i := range w.parts {
 		p := &w.parts[i]
-		due = p.takeDue(due[:0], from, to)
+		due = due[:0]
+		p.mu.Lock()
+		for slot := from; slot <= to; slot++ {
+			for head := &p.slots[slot%wheelSlots]; head.next != head; {
+				s := head.next.session
+				s.link.unlink()
+				s.slot.Store(math.MaxInt64) // so that visitBy schedules it before visit returns
+				due = append(due, s)
+			}
+		}
+		p.mu.Unlock()
 		for _, s := range due {
 			next := visit(s)
 			p.mu.Lock()
@@ -140,22 +150,6 @@ func (w *wheel) visitDue(now time.Time, visit func(*Session) (next time.Time)) {
 			p.mu.Unlock()
 		}
 	}
-}
-
-// takeDue takes the sessions out of the slots from from to to.
-func (p *part) takeDue(due []*Session, from, to int64) []*Session {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for slot := from; slot <= to; slot++ {
-		head := &p.slots[slot%wheelSlots]
-		for head.next != head {
-			s := head.next.session
-			s.link.unlink()
-			s.slot.Store(math.MaxInt64) // so that visitBy schedules it before visit returns
-			due = append(due, s)
-		}
-	}
-	return due
 }
 
 // each calls f for every session, without holding a lock.
