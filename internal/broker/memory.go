@@ -51,29 +51,14 @@ func (t *topic) forgetEncodings() {
 // EvictOldest implements memory.Histories. It does not evict messages that were not
 // offered yet.
 func (h *histories) EvictOldest(enough func() bool) {
-	(*Broker)(h).evict(enough, func(t *topic, evict bool) (rank int64, ok bool) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if ok = t.mayEvictLocked(0, evict, evictedForMemory); ok {
-			rank = t.history.at(0).Accepted.UnixNano()
-		}
-		return rank, ok
-	})
+	(*Broker)(h).evict(enough, 0, evictedForMemory, func(t *topic) int64 { return t.history.at(0).Accepted.UnixNano() })
 }
 
 // EvictLargest evicts messages until enough returns true, the oldest of the largest topics
 // first. It leaves each topic its newest message, and those that were not offered yet. A
 // log calls it to keep its files small.
 func (b *Broker) EvictLargest(enough func() bool) {
-	b.evict(enough, func(t *topic, evict bool) (rank int64, ok bool) {
-		if t.partition == b.local {
-			return 0, false // no log has it
-		}
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		ok = t.mayEvictLocked(1, evict, evictedForDisk)
-		return -int64(t.history.bytes), ok
-	})
+	b.evict(enough, 1, evictedForDisk, func(t *topic) int64 { return -int64(t.history.bytes) })
 }
 
 // LiveBytes returns about how many bytes a log needs for what Export returns.
@@ -91,32 +76,34 @@ const (
 	evictedForDisk   = "disk"
 )
 
-// mayEvictLocked reports whether the oldest message can be evicted: it was offered, and the
-// history has more than keep messages. If evict is set, it first evicts one message.
-func (t *topic) mayEvictLocked(keep int, evict bool, why string) bool {
-	may := func() bool {
+// evict evicts messages one by one until enough returns true, each from the topic of the
+// lowest rank. It leaves each topic the newest messages, so many as keep says, and those that
+// were not offered yet.
+func (b *Broker) evict(enough func() bool, keep int, why string, rankLocked func(*topic) int64) {
+	var all ranking
+	mayLocked := func(t *topic) bool {
 		return t.history.count > keep && t.history.at(0).Position().Offset <= t.mark
 	}
-	if evict && may() {
-		t.evictLocked(wire.GapEvicted, why)
-	}
-	return may()
-}
-
-// evict evicts messages one by one until enough returns true, each from the topic of the
-// lowest rank. next evicts the topic's oldest message if evict is set, and then returns the
-// rank, or false if no message can be evicted.
-func (b *Broker) evict(enough func() bool, next func(t *topic, evict bool) (rank int64, ok bool)) {
-	var all ranking
 	b.each(func(t *topic) {
-		if rank, ok := next(t, false); ok {
-			all = append(all, ranked{t, rank})
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if mayLocked(t) && (why != evictedForDisk || t.partition != b.local) { // no log has a local one
+			all = append(all, ranked{t, rankLocked(t)})
 		}
 	})
 	heap.Init(&all)
 	for len(all) > 0 && !enough() {
-		if rank, ok := next(all[0].topic, true); ok {
-			all[0].rank = rank
+		t := all[0].topic
+		t.mu.Lock()
+		if mayLocked(t) {
+			t.evictLocked(wire.GapEvicted, why)
+		}
+		more := mayLocked(t)
+		if more {
+			all[0].rank = rankLocked(t)
+		}
+		t.mu.Unlock()
+		if more {
 			heap.Fix(&all, 0)
 		} else {
 			heap.Pop(&all)
