@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -84,7 +85,16 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 		a.hello.Limits, a.hello.ExpiresMS = &cfg.limits, s.Grant().ExpiresMS(now)
 	}
 	a.until = a.begin + cfg.PollTimeout
-	a.limit = cfg.limitOf(r)
+	// In mode multiple the bytes bound the whole answer, and the client reads the first part while
+	// the next is taken. Events that are composed for one client are copies, and wait if it does
+	// not read, so their parts are small.
+	a.limit = frame.Limit{Frames: cfg.AnswerFrames, Bytes: cfg.AnswerBytes}
+	switch {
+	case r.Mode == Single:
+		a.limit = frame.Limit{Frames: 1, Bytes: math.MaxInt}
+	case r.Events != nil && !r.Events.areShared():
+		a.limit = frame.Limit{Frames: min(cfg.AnswerFrames, composedFrames), Bytes: min(cfg.AnswerBytes, composedBytes)}
+	}
 	return nil
 }
 

@@ -5,7 +5,6 @@ package transport
 
 import (
 	"errors"
-	"math"
 	"net"
 	"sync/atomic"
 	"time"
@@ -150,20 +149,6 @@ func (t *Server) Config() *Config { return &t.config().Config }
 
 // Memory returns the account of the bytes that wait for clients.
 func (t *Server) Memory() *memory.Account { return t.memory }
-
-// limitOf returns how much a poll takes at a time. In mode multiple the bytes bound the
-// whole answer, and the client reads the first part while the next is taken. Events that
-// are composed for one client are copies, and wait if it does not read, so their parts are
-// small.
-func (c *inForce) limitOf(r Request) frame.Limit {
-	switch {
-	case r.Mode == Single:
-		return frame.Limit{Frames: 1, Bytes: math.MaxInt}
-	case r.Events != nil && !r.Events.areShared():
-		return frame.Limit{Frames: min(c.AnswerFrames, composedFrames), Bytes: min(c.AnswerBytes, composedBytes)}
-	}
-	return frame.Limit{Frames: c.AnswerFrames, Bytes: c.AnswerBytes}
-}
 
 // Outcomes of polls, besides the codes of problems: labels of metrics.
 const (
