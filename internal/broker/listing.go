@@ -29,8 +29,19 @@ const (
 func NewListing(patterns []string, visible func(topic string) bool) *Listing {
 	l := &Listing{patterns: patterns, visible: visible, left: mostExamined / (1 + len(patterns)/manyPatterns)}
 	var spans []span
-	for _, p := range patterns {
-		spans = append(spans, spansOf(p)...)
+	for _, p := range patterns { // its spans end where its first wildcard begins
+		prefix := p
+		if wildcard := strings.IndexAny(p, anySegment+anyRest); wildcard >= 0 {
+			prefix = p[:wildcard]
+		}
+		switch last := len(prefix) - 1; {
+		case prefix == p:
+			spans = append(spans, span{p, p + afterName})
+		case prefix == "": // it does not match the daemon's own topics, which begin with '_'
+			spans = append(spans, span{"", "_"}, span{"`", beyondNames}) // '`' follows '_'
+		default:
+			spans = append(spans, span{prefix, prefix[:last] + string(rune(prefix[last]+1))})
+		}
 	}
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	for _, s := range spans {
@@ -51,20 +62,6 @@ const (
 	beyondNames = "\xff"
 	afterName   = "\x00"
 )
-
-// spansOf returns the spans that have all names that a pattern matches. They end where its
-// first wildcard begins.
-func spansOf(pattern string) []span {
-	if !wire.IsPattern(pattern) {
-		return []span{{pattern, pattern + afterName}}
-	}
-	prefix := pattern[:strings.IndexAny(pattern, anySegment+anyRest)]
-	if prefix == "" { // it does not match the daemon's own topics, which begin with '_'
-		return []span{{"", "_"}, {"`", beyondNames}} // '`' follows '_'
-	}
-	last := len(prefix) - 1
-	return []span{{prefix, prefix[:last] + string(rune(prefix[last]+1))}}
-}
 
 // Topics lists at most limit topics whose names follow the given one in byte order. If there
 // may be more, Next is where to continue: the name of the last topic of the list, or of

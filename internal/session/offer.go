@@ -151,11 +151,22 @@ func (sub *subscription) queueLocked(frames []*frame.Frame, now time.Time) {
 	if s.pinned == 0 {
 		s.waiting = now.UnixNano()
 	}
+	s.makeQueueLocked()
 	for _, f := range frames {
-		if !s.pushLocked(queued{sub, f}) {
+		fits := s.pinned == 0 || s.pinned+f.Size() <= queueBytes
+		if fits {
+			select {
+			case s.queue <- queued{sub, f}:
+			default:
+				fits = false
+			}
+		}
+		if !fits {
 			sub.fallBehindLocked()
 			break
 		}
+		s.pinned += f.Size()
+		f.Pin()
 		sub.cursor = f.Position().Offset
 		sub.last = sub.cursor
 	}

@@ -19,23 +19,6 @@ type queued struct {
 // channel first.
 const queueBytes = 256 << 10
 
-// pushLocked queues an entry and reports whether it fitted.
-func (s *Session) pushLocked(e queued) bool {
-	size := e.frame.Size()
-	if s.pinned > 0 && s.pinned+size > queueBytes {
-		return false
-	}
-	s.makeQueueLocked()
-	select {
-	case s.queue <- e:
-		s.pinned += size
-		e.frame.Pin()
-		return true
-	default:
-		return false
-	}
-}
-
 // makeQueueLocked makes the queue when it is first needed.
 func (s *Session) makeQueueLocked() {
 	if s.queue == nil {
