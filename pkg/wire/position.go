@@ -64,24 +64,16 @@ func ParsePosition(s string) (Position, error) {
 	if !isEpoch(epoch) {
 		return Position{}, faultf(CodeInvalidPosition, "position %s: the epoch is 1 to %d lower-case letters and digits", Quote(s), MaxEpochBytes)
 	}
-	offset, err := parseOffset(digits)
-	if err != nil {
-		return Position{}, fmt.Errorf("position %s: %w", Quote(s), err)
+	offset, err := strconv.ParseUint(digits, 10, 64)
+	switch {
+	case digits == "" || len(digits) > 1 && digits[0] == '0' || digits[0] == '+':
+		return Position{}, faultf(CodeInvalidPosition, "position %s: offset must be a decimal number without sign or leading zeros; got %s", Quote(s), Quote(digits))
+	case err != nil || offset > MaxOffset:
+		return Position{}, faultf(CodeInvalidPosition, "position %s: offset must be a decimal number up to 2^53-1; got %s", Quote(s), Quote(digits))
 	}
 	return Position{Topic: topic, Epoch: epoch, Offset: offset}, nil
 }
 
 func isEpoch(s string) bool {
 	return s != "" && len(s) <= MaxEpochBytes && strings.Trim(s, "0123456789abcdefghijklmnopqrstuvwxyz") == ""
-}
-
-func parseOffset(s string) (uint64, error) {
-	if s == "" || (len(s) > 1 && s[0] == '0') || s[0] == '+' {
-		return 0, faultf(CodeInvalidPosition, "offset must be a decimal number without sign or leading zeros; got %s", Quote(s))
-	}
-	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil || n > MaxOffset {
-		return 0, faultf(CodeInvalidPosition, "offset must be a decimal number up to 2^53-1; got %s", Quote(s))
-	}
-	return n, nil
 }
