@@ -73,7 +73,7 @@ func (a *App) BeginPublish(ctx context.Context, c Caller, topic string) (p Publi
 	if err := a.mayUse(&p.caller, auth.Publish, topic); err != nil {
 		return p, err
 	}
-	if err := a.cfg.Limiter.AdmitTopic(p.to.Rule.Pattern, p.caller.Who); err != nil || p.to.Exists() {
+	if err := a.cfg.Limiter.AdmitTopic(p.to.Rule.Pattern, p.caller.Who); err != nil || p.to.Exists {
 		return p, err
 	}
 	return p, a.cfg.Limiter.Admit(limit.Topics, 1, p.caller.Who)

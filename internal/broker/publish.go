@@ -10,21 +10,19 @@ import (
 // A Route has the topic of a publish, which may not exist yet, and its rule. So the rule is
 // resolved once, and all checks of the publish use it. Use a Route for one publish only.
 type Route struct {
-	Rule *TopicRule // of the topic when the route was made
+	Rule   *TopicRule // of the topic when the route was made
+	Exists bool       // the topic exists
 
-	topic *topic // nil: it does not exist
+	topic *topic // nil: it does not
 }
 
 // Route returns the route to a topic.
 func (b *Broker) Route(topic string) Route {
 	if t := b.find(topic); t != nil {
-		return Route{t.rule.Load(), t}
+		return Route{t.rule.Load(), true, t}
 	}
-	return Route{b.settings.Load().of(topic), nil}
+	return Route{Rule: b.settings.Load().of(topic)}
 }
-
-// Exists reports whether the topic exists.
-func (r Route) Exists() bool { return r.topic != nil }
 
 // A Claim makes an idempotency key the caller's, until the publish with it ends: in Broker.Send,
 // or in Release. Publishes with the same key wait meanwhile. The zero Claim has no key.

@@ -31,10 +31,10 @@ func TestATopicUsesItsRule(t *testing.T) {
 	b := newBroker(Config{HookTopics: []string{"chat.*", "orders.>"}, Rules: []Rule{{Pattern: "chat.*", HistoryMessages: 1}}})
 	for topic, asked := range map[string]bool{"chat.a": true, "chat.a.b": false, "orders.a.b": true, "a": false} {
 		require.Equal(t, asked, b.Route(topic).Rule.Hook, topic)
-		require.False(t, b.Route(topic).Exists())
+		require.False(t, b.Route(topic).Exists)
 		publish(t, b, topic)
 		require.Equal(t, asked, b.Route(topic).Rule.Hook, topic)
-		require.True(t, b.Route(topic).Exists())
+		require.True(t, b.Route(topic).Exists)
 	}
 	require.Equal(t, "chat.*", b.Route("chat.b").Rule.Pattern)
 	require.Empty(t, b.Route("orders.a").Rule.Pattern)

@@ -171,11 +171,8 @@ func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (fra
 	return frames, at, t.lastLocked()
 }
 
-// Slow returns the topic's policy for slow subscribers.
-func (s *Subscription) Slow() Slow { return s.topic.rule.Load().Slow }
-
-// HasPresence reports whether the topic has presence.
-func (s *Subscription) HasPresence() bool { return s.topic.rule.Load().Presence }
+// Rule returns the topic's rule.
+func (s *Subscription) Rule() *TopicRule { return s.topic.rule.Load() }
 
 // Get returns the message at that position, or nil and why it is lost.
 func (s *Subscription) Get(at wire.Position, now time.Time) (*frame.Frame, wire.GapReason) {

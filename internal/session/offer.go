@@ -182,7 +182,7 @@ func (sub *subscription) fallBehindLocked() {
 	if !sub.behind {
 		s.registry.metrics.FellBehind.Inc()
 	}
-	if sub.joined.Slow() == broker.Disconnect {
+	if sub.joined.Rule().Slow == broker.Disconnect {
 		s.endLocked(tooSlow(sub.joined.Topic()), endedSlow)
 		return
 	}

@@ -24,7 +24,7 @@ type Presence interface {
 // appearLocked makes the session's client a member of the topic, if the topic has presence.
 // If it has no longer, the client leaves.
 func (sub *subscription) appearLocked() {
-	switch has := sub.joined.HasPresence() && sub.session.registry.presence != nil; {
+	switch has := sub.joined.Rule().Presence && sub.session.registry.presence != nil; {
 	case has && !sub.present && !sub.dropped:
 		sub.present = true
 		sub.session.registry.presence.Joined(sub.joined.Topic(), sub.session.member())
