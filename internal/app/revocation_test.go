@@ -353,7 +353,7 @@ func TestARevocationEndsSessionsAtOnce(t *testing.T) {
 		ended := make(chan error, 3)
 		poll := func(s *session.Session) {
 			go func() {
-				p := &session.Poll{}
+				p := &session.Reader{}
 				err := p.Begin(s, 0, session.AcksNext, session.Arrival{}, time.Now())
 				if err == nil {
 					_, err = p.Take(g.Context(), frame.Limit{Frames: 1, Bytes: 1}, time.Minute)

@@ -104,7 +104,7 @@ func (d *running) readEverything(topics ...string) *reader {
 	go func() {
 		defer close(r.done)
 		for ack := uint64(0); ; {
-			var p session.Poll
+			var p session.Reader
 			if err := p.Begin(s, ack, session.AcksNext, session.Arrival{}, time.Now()); err != nil {
 				return
 			}

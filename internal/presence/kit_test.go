@@ -64,7 +64,7 @@ var everything = frame.Limit{Frames: 1000, Bytes: 1 << 20}
 // take takes the frames that a session has.
 func (k *kit) take(s *session.Session) {
 	k.Helper()
-	var p session.Poll
+	var p session.Reader
 	require.NoError(k, p.Begin(s, 0, session.AcksNext, session.Arrival{}, time.Now()))
 	defer p.Done(time.Now())
 	_, err := p.Take(context.Background(), everything, time.Second)

@@ -128,12 +128,12 @@ func (s *Session) shrinkUnackedLocked() {
 }
 
 // windowFullLocked reports whether the session can send nothing before an ack.
-func (p *Poll) windowFullLocked() bool {
+func (p *Reader) windowFullLocked() bool {
 	return (p.acking == AcksNext || p.acking == AcksDuring) && len(p.session.unacked) >= p.session.registry.cfg.Load().Unacked
 }
 
 // withinWindowLocked returns the part of limit that fits into the window.
-func (p *Poll) withinWindowLocked(limit frame.Limit) frame.Limit {
+func (p *Reader) withinWindowLocked(limit frame.Limit) frame.Limit {
 	s := p.session
 	switch most := s.registry.cfg.Load().Unacked; p.acking {
 	case Trusted:
@@ -146,7 +146,7 @@ func (p *Poll) withinWindowLocked(limit frame.Limit) frame.Limit {
 }
 
 // noteSentLocked gives f its number. It is called before f is written.
-func (p *Poll) noteSentLocked(sub *subscription, f *frame.Frame) {
+func (p *Reader) noteSentLocked(sub *subscription, f *frame.Frame) {
 	s := p.session
 	s.sent++
 	sub.sentTo = f.Position()

@@ -14,15 +14,15 @@ import (
 )
 
 // hearing begins a poll that expects acks.
-func (k *kit) hearing(s *Session, ack uint64) *Poll {
+func (k *kit) hearing(s *Session, ack uint64) *Reader {
 	k.Helper()
-	p := &Poll{}
+	p := &Reader{}
 	require.NoError(k, p.Begin(s, ack, AcksDuring, Arrival{}, time.Now()))
 	return p
 }
 
 // waitsFor takes frames. It returns them with the time that Take took.
-func (k *kit) waitsFor(p *Poll) (string, time.Duration) {
+func (k *kit) waitsFor(p *Reader) (string, time.Duration) {
 	k.Helper()
 	begun := time.Now()
 	frames, err := p.Take(context.Background(), everything, patience)
@@ -154,15 +154,15 @@ func TestAnAckCanArriveJustAfterAPollBegan(t *testing.T) {
 }
 
 // slide begins a poll with a sliding window.
-func (k *kit) slide(s *Session, ack uint64) *Poll {
+func (k *kit) slide(s *Session, ack uint64) *Reader {
 	k.Helper()
-	p := &Poll{}
+	p := &Reader{}
 	require.NoError(k, p.Begin(s, ack, AcksLater, Arrival{}, time.Now()))
 	return p
 }
 
 // takes takes up to the given number of frames.
-func (k *kit) takes(p *Poll, frames int) string {
+func (k *kit) takes(p *Reader, frames int) string {
 	k.Helper()
 	taken, err := p.Take(context.Background(), frame.Limit{Frames: frames, Bytes: 1 << 20}, time.Second)
 	require.NoError(k, err)

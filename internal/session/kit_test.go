@@ -40,8 +40,8 @@ func story(t *testing.T, bc broker.Config, sc Config, tell func(k *kit)) {
 }
 
 // Poll begins a new poll whose Arrival is unknown.
-func (s *Session) Poll(ack uint64, trust bool, now time.Time) (*Poll, error) {
-	p, acking := &Poll{}, AcksNext
+func (s *Session) Poll(ack uint64, trust bool, now time.Time) (*Reader, error) {
+	p, acking := &Reader{}, AcksNext
 	if trust {
 		acking = Trusted
 	}

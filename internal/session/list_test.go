@@ -104,26 +104,26 @@ func TestAListSaysWhatASessionWaitsFor(t *testing.T) {
 	for _, c := range []struct {
 		want string
 		lag  uint64
-		tell func(k *kit) *Poll
+		tell func(k *kit) *Reader
 	}{
-		{"", 0, func(k *kit) *Poll { k.open("a"); return nil }},
-		{waitPoll, 3, func(k *kit) *Poll { k.open("a"); k.publishN("a", 3); return nil }},
-		{waitAck, 3, func(k *kit) *Poll {
+		{"", 0, func(k *kit) *Reader { k.open("a"); return nil }},
+		{waitPoll, 3, func(k *kit) *Reader { k.open("a"); k.publishN("a", 3); return nil }},
+		{waitAck, 3, func(k *kit) *Reader {
 			s := k.open("a")
 			k.publishN("a", 5)
 			k.poll(s, 0) // takes 2, the limit of unacked frames
 			return nil
 		}},
-		{waitHistory, 3, func(k *kit) *Poll {
+		{waitHistory, 3, func(k *kit) *Reader {
 			k.publishN("a", 3)
 			return k.begin(k.open("a@oldest"))
 		}},
-		{waitReader, 8, func(k *kit) *Poll {
+		{waitReader, 8, func(k *kit) *Reader {
 			p := k.begin(k.open("a"))
 			k.publishN("a", 8) // the queue takes 4
 			return p
 		}},
-		{waitRate, 1, func(k *kit) *Poll {
+		{waitRate, 1, func(k *kit) *Reader {
 			s := k.openPaced(time.Hour, "a")
 			k.publishN("a", 1)
 			k.poll(s, 0)
@@ -132,12 +132,12 @@ func TestAListSaysWhatASessionWaitsFor(t *testing.T) {
 			k.publishN("a", 1)
 			return p
 		}},
-		{"", 0, func(k *kit) *Poll {
+		{"", 0, func(k *kit) *Reader {
 			k.openNoEcho("me", "a")
 			k.publishAs("me", "me")
 			return nil
 		}},
-		{"", 2, func(k *kit) *Poll {
+		{"", 2, func(k *kit) *Reader {
 			p := k.begin(k.open("a"))
 			k.publishN("a", 2) // the poll is about to take them
 			return p
@@ -159,7 +159,7 @@ func TestAListSaysWhatASessionWaitsFor(t *testing.T) {
 }
 
 // begin begins a poll that has not taken anything yet.
-func (k *kit) begin(s *Session) *Poll {
+func (k *kit) begin(s *Session) *Reader {
 	k.Helper()
 	p, err := s.Poll(0, false, time.Now())
 	require.NoError(k, err)

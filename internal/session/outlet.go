@@ -61,7 +61,7 @@ const (
 // parks the poll on the outlet until Unpark. The outlet gets a HandOver without frames when
 // it had none for the time wait. A nil outlet gives Waiting instead: call Take. Over may
 // also mean that the poll needs an ack that cannot come.
-func (p *Poll) TakeOrPark(to Outlet, limit frame.Limit, wait time.Duration, now time.Time) ([]*frame.Frame, State, error) {
+func (p *Reader) TakeOrPark(to Outlet, limit frame.Limit, wait time.Duration, now time.Time) ([]*frame.Frame, State, error) {
 	s := p.session
 	if !s.reading.tryTake() {
 		return nil, Waiting, nil
@@ -93,7 +93,7 @@ func (s *Session) timeOutAtLocked(due time.Time) {
 
 // Unpark takes the poll back from its outlet. over: its whole answer was handed over and
 // the poll is done. woken: Wake was called.
-func (p *Poll) Unpark() (over, woken bool) {
+func (p *Reader) Unpark() (over, woken bool) {
 	s := p.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +105,7 @@ func (p *Poll) Unpark() (over, woken bool) {
 }
 
 // IsParked reports whether the poll still waits on its outlet.
-func (p *Poll) IsParked() bool {
+func (p *Reader) IsParked() bool {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()
 	return p.session.parked == p

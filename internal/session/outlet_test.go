@@ -51,7 +51,7 @@ func (l *line) wants(told ...string) {
 }
 
 // parkOn begins the first poll of s and parks it on l.
-func (k *kit) parkOn(l *line, s *Session, stream bool) *Poll {
+func (k *kit) parkOn(l *line, s *Session, stream bool) *Reader {
 	k.Helper()
 	p, err := s.Poll(0, stream, time.Now())
 	require.NoError(k, err)
@@ -149,7 +149,7 @@ func TestAParkedPollIsWoken(t *testing.T) {
 		frames string
 	}{
 		"by a newer poll": {happen: func(k *kit, s *Session) {
-			newer := &Poll{}
+			newer := &Reader{}
 			require.NoError(k, newer.Begin(s, 0, AcksNext, Arrival{}, time.Now()))
 			newer.Done(time.Now())
 		}, want: wire.CodePollReplaced},

@@ -66,8 +66,8 @@ type Session struct {
 	patterns map[string]*pattern // by name; nil: none
 	notices  []notice            // gaps to announce before all other frames
 	behind   []*subscription     // those that catch up, in turns
-	poll     *Poll               // the newest, until it ends
-	parked   *Poll               // poll, while its outlet takes frames: then queue and behind are empty, or its window is full
+	poll     *Reader             // the newest, until it ends
+	parked   *Reader             // poll, while its outlet takes frames: then queue and behind are empty, or its window is full
 	due      time.Duration       // after opened; when parked times out
 	told     bool                // Events know the session
 	ended    *wire.Problem       // why the session ended; nil while it lives

@@ -14,7 +14,7 @@ import (
 // none, it parks for up to wait, unless the session can send nothing before an ack that
 // cannot come. The frames are valid until the next Take. The error is a *wire.Problem if
 // the poll must end, and ctx's if the client has left.
-func (p *Poll) Take(ctx context.Context, limit frame.Limit, wait time.Duration) ([]*frame.Frame, error) {
+func (p *Reader) Take(ctx context.Context, limit frame.Limit, wait time.Duration) ([]*frame.Frame, error) {
 	reading := &p.session.reading
 	if !reading.tryTake() { // another poll takes frames
 		if err := p.prepareToWait(); err != nil {
@@ -40,11 +40,11 @@ func (p *Poll) Take(ctx context.Context, limit frame.Limit, wait time.Duration) 
 }
 
 // Fresh reports whether the last Take was parked when its frames were published.
-func (p *Poll) Fresh() bool { return p.fresh }
+func (p *Reader) Fresh() bool { return p.fresh }
 
 // prepareToWait makes what a poll's goroutine waits on, unless the poll must end. A poll
 // that parks on its connection needs neither, so an idle session does not pay for them.
-func (p *Poll) prepareToWait() error {
+func (p *Reader) prepareToWait() error {
 	s := p.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +61,7 @@ func (p *Poll) prepareToWait() error {
 
 // park waits on the queue: a poll's goroutine spends its life here. While the window is
 // full, it waits for acks only and leaves the queue alone.
-func (p *Poll) park(ctx context.Context, limit frame.Limit, wait time.Duration, full bool) ([]*frame.Frame, error) {
+func (p *Reader) park(ctx context.Context, limit frame.Limit, wait time.Duration, full bool) ([]*frame.Frame, error) {
 	p.releaseFrames()
 	if err := p.prepareToWait(); err != nil {
 		return nil, err
@@ -100,13 +100,13 @@ func (p *Poll) park(ctx context.Context, limit frame.Limit, wait time.Duration, 
 // collect takes frames without waiting. e was taken from the queue and precedes the rest of
 // it; the zero value stands for the entry that the last collect left over. full reports
 // that the window is full. If the poll must end, e is kept for the next one.
-func (p *Poll) collect(ctx context.Context, e queued, limit frame.Limit) (frames []*frame.Frame, full bool, err error) {
+func (p *Reader) collect(ctx context.Context, e queued, limit frame.Limit) (frames []*frame.Frame, full bool, err error) {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()
 	return p.collectLocked(ctx, e, limit, time.Now())
 }
 
-func (p *Poll) collectLocked(ctx context.Context, e queued, limit frame.Limit, now time.Time) (frames []*frame.Frame, full bool, err error) {
+func (p *Reader) collectLocked(ctx context.Context, e queued, limit frame.Limit, now time.Time) (frames []*frame.Frame, full bool, err error) {
 	s := p.session
 	if err = ctx.Err(); p.why != nil {
 		err = p.why
@@ -139,7 +139,7 @@ func (p *Poll) collectLocked(ctx context.Context, e queued, limit frame.Limit, n
 // A collector collects the frames of one Take, while the poll holds the session's lock and
 // its reading.
 type collector struct {
-	poll   *Poll
+	poll   *Reader
 	now    time.Time
 	limit  frame.Limit // what is left of it
 	frames []*frame.Frame

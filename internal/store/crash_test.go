@@ -1257,7 +1257,7 @@ func (w *world) drain(c *client) {
 	w.collect()
 	for {
 		now := time.Now()
-		var poll session.Poll
+		var poll session.Reader
 		if err := poll.Begin(c.session, 0, session.Trusted, session.Arrival{}, now); err != nil {
 			broken("%s cannot poll: %v", c.name, err)
 		}

@@ -40,7 +40,7 @@ type Answer struct {
 	to     Sink
 	lot    Parking // to; nil: polls park a goroutine on the session's queue
 
-	poll   session.Poll
+	poll   session.Reader
 	meter  *metrics.Transport
 	mode   Mode
 	format frame.Format

@@ -351,7 +351,7 @@ func (c *client) poll() int {
 		return 1
 	}
 	defer c.exit()
-	var p session.Poll
+	var p session.Reader
 	require.NoError(c, p.Begin(c.s, c.count, session.AcksNext, session.Arrival{}, time.Now()))
 	defer func() { p.Done(time.Now()) }()
 	limit := frame.Limit{Frames: 1 + c.rng.IntN(10), Bytes: 1 << 20}

@@ -9,9 +9,9 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Poll is one request's hold on its session. One goroutine at a time may use it, and
+// A Reader is one request's hold on its session. One goroutine at a time may use it, and
 // must call Done at the end. Then it may Begin again, on any session.
-type Poll struct {
+type Reader struct {
 	// Owned by the goroutine that uses the poll.
 	session *Session
 	fresh   bool           // see Fresh
@@ -69,7 +69,7 @@ type Client interface{ Left() bool }
 // one gets the problem poll_replaced, or context.Canceled if its client has left. Other
 // errors are stale_ack, ack_beyond_sent and token_expired, which change nothing, and the
 // problem with which the session ended.
-func (p *Poll) Begin(s *Session, ack uint64, acking Acking, a Arrival, now time.Time) error {
+func (p *Reader) Begin(s *Session, ack uint64, acking Acking, a Arrival, now time.Time) error {
 	if a.At.IsZero() {
 		a.At = now
 	}
@@ -116,7 +116,7 @@ var replacedProblem = problem.New(wire.CodePollReplaced, "do not poll again: the
 	"a newer poll of this session replaced this one")
 
 // stopLocked ends the poll, once, with the given problem.
-func (p *Poll) stopLocked(why *wire.Problem) {
+func (p *Reader) stopLocked(why *wire.Problem) {
 	if p.why != nil {
 		return
 	}
@@ -130,7 +130,7 @@ func (p *Poll) stopLocked(why *wire.Problem) {
 }
 
 // Done ends the poll.
-func (p *Poll) Done(now time.Time) {
+func (p *Reader) Done(now time.Time) {
 	s := p.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,14 +142,14 @@ func (p *Poll) Done(now time.Time) {
 }
 
 // Forget drops references to the session, after Done.
-func (p *Poll) Forget() {
+func (p *Reader) Forget() {
 	p.session, p.client, p.outlet, p.why, p.patterns = nil, nil, nil, nil, nil
 	p.stop = nil // closed if why was set
 }
 
 // releaseFrames drops references to the frames that were taken, so that evicted messages
 // can be freed.
-func (p *Poll) releaseFrames() {
+func (p *Reader) releaseFrames() {
 	if cap(p.frames) > keptFrames {
 		p.frames = nil
 	}
@@ -160,13 +160,13 @@ func (p *Poll) releaseFrames() {
 const keptFrames = 16
 
 // Taken returns what the last Take or TakeOrPark returned.
-func (p *Poll) Taken() []*frame.Frame { return p.frames }
+func (p *Reader) Taken() []*frame.Frame { return p.frames }
 
 // Patterns returns the positions of the session's patterns that hold for a client with the
 // frames of the last Take or HandOver. Only a poll that AcksLater has them.
-func (p *Poll) Patterns() []wire.Position { return p.patterns }
+func (p *Reader) Patterns() []wire.Position { return p.patterns }
 
-func (p *Poll) notePatternsLocked() {
+func (p *Reader) notePatternsLocked() {
 	p.patterns = p.patterns[:0]
 	for _, pattern := range p.session.patterns {
 		p.patterns = append(p.patterns, pattern.positionLocked())
@@ -175,7 +175,7 @@ func (p *Poll) notePatternsLocked() {
 
 // Hello returns the position from which each topic continues: frames that are not acked
 // come again.
-func (p *Poll) Hello() []wire.Position {
+func (p *Reader) Hello() []wire.Position {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()
 	return p.session.ackedPositionsLocked()

@@ -90,7 +90,7 @@ func TestOfTwoPollsTheLaterRequestWinsUnlessItsClientHasLeft(t *testing.T) {
 			story(t, broker.Config{}, Config{}, func(k *kit) {
 				s := k.open("a")
 				now := time.Now()
-				var late, early Poll
+				var late, early Reader
 				require.NoError(k, late.Begin(s, 0, AcksNext, Arrival{now, c.late}, now))
 				err := early.Begin(s, 0, AcksNext, Arrival{now.Add(-time.Millisecond), c.early}, now)
 				require.ErrorIs(k, err, c.want)
