@@ -217,7 +217,7 @@ func checkMessage(m *wire.Message, ttl int64) error {
 	return nil
 }
 
-// isCompactJSON reports whether data is JSON as wire.CompactJSON returns it, but a member may
+// isCompactJSON reports whether data is JSON as wire.CompactJSON returns it, but a field may
 // come twice: older daemons allowed that.
 func isCompactJSON(data []byte) bool {
 	compact, err := jsontext.AppendFormat(nil, data,

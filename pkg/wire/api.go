@@ -5,8 +5,8 @@ import (
 )
 
 // The bodies of requests and answers under /v1 that are not frames. The daemon
-// refuses a request with a member it does not know; clients ignore unknown
-// members of answers.
+// refuses a request with a field it does not know; clients ignore unknown
+// fields of answers.
 
 // OpenRequest is the body of POST /v1/sessions.
 type OpenRequest struct {
@@ -145,7 +145,7 @@ type TopicList struct {
 
 // A Command is a request on a WebSocket or TCP connection. It does one thing: subscribe
 // (with unsubscribe, which comes first), publish, ack, ping or auth. The daemon refuses
-// unknown members.
+// unknown fields.
 type Command struct {
 	Ref         *uint64      `json:"ref,omitempty"` // repeated in the reply; without it only a failure has a reply
 	Subscribe   []Start      `json:"subscribe,omitempty"`
@@ -164,7 +164,7 @@ type ConnectRequest struct {
 	Client string  `json:"client,omitempty"` // as in OpenRequest
 	Echo   *bool   `json:"echo,omitempty"`
 
-	Session string  `json:"session,omitempty"` // replaces all other members but auth
+	Session string  `json:"session,omitempty"` // replaces all other fields but auth
 	Ack     *uint64 `json:"ack,omitempty"`     // frames of it that the client has received; required if the session acks
 
 	Auth string `json:"auth,omitempty"` // a token, on TCP; never log it
@@ -227,7 +227,7 @@ type ListedSession struct {
 	Agent     string `json:"agent,omitempty"`     // the beginning of the client's User-Agent, which may say anything
 }
 
-// A RevokeRequest is the body of POST /revocations on the admin listener. It has one member.
+// A RevokeRequest is the body of POST /revocations on the admin listener. It has one field.
 type RevokeRequest struct {
 	Subject string `json:"subject,omitempty"`  // revokes all tokens of the subject that were issued until now
 	TokenID string `json:"token_id,omitempty"` // revokes the token with this jti

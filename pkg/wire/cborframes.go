@@ -295,7 +295,7 @@ func (f *frameReader) content() (c Content) {
 	return c
 }
 
-// readValue reads a value with the same members as in JSON.
+// readValue reads a value with the same fields as in JSON.
 func readValue[T any](f *frameReader) *T {
 	value := new(T)
 	text, err := f.AppendPayload(nil)

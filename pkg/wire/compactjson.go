@@ -16,7 +16,7 @@ const MaxJSONDepth = cbor.MaxDepth
 
 // CompactJSON checks a JSON value (RFC 8259) and returns it without insignificant white
 // space. body must be one value, valid UTF-8 and at most MaxJSONDepth deep. No object may
-// have the same member twice, however its name is escaped; half a surrogate pair in a name
+// have the same field twice, however its name is escaped; half a surrogate pair in a name
 // equals any other half, because most readers turn both into U+FFFD. Numbers and escapes
 // stay as they are. The result is body itself if it is compact, and otherwise has no spare
 // capacity, because it may be kept for long.

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Content is the content of one frame: exactly one member is set, or none for a heartbeat.
+// Content is the content of one frame: exactly one field is set, or none for a heartbeat.
 type Content struct {
 	Message *Message `json:"-"`
 	Gap     *Gap     `json:"gap"`

@@ -60,7 +60,7 @@ func appendMessage(dst []byte, m *Message) []byte {
 	return append(m.AppendPayload(dst), '}', '\n')
 }
 
-// AppendPayload appends the members of the payload, with a comma before each: data, or
+// AppendPayload appends the fields of the payload, with a comma before each: data, or
 // type with text or base64.
 func (m *Message) AppendPayload(dst []byte) []byte {
 	if m.Type == "" {
@@ -151,7 +151,7 @@ func appendReply(dst []byte, r *Reply) []byte {
 	return append(dst, "}}\n"...)
 }
 
-// jsonFrame has every member of every frame. Unknown members are ignored, because newer
+// jsonFrame has every field of every frame. Unknown fields are ignored, because newer
 // daemons may send more.
 type jsonFrame struct {
 	Position *Position       `json:"position"`

@@ -28,7 +28,7 @@ type Code string
 
 // The codes. Each has one status; see PROTOCOL.md.
 const (
-	CodeInvalidRequest       Code = "invalid_request"        // a member, parameter or header is wrong
+	CodeInvalidRequest       Code = "invalid_request"        // a field, parameter or header is wrong
 	CodeInvalidTopic         Code = "invalid_topic"          // a topic's name breaks the rules
 	CodeInvalidPosition      Code = "invalid_position"       // a position cannot be read
 	CodeInvalidBody          Code = "invalid_body"           // the published body is not what its type says

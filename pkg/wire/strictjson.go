@@ -14,7 +14,7 @@ import (
 )
 
 // UnmarshalStrict decodes one JSON value that somebody else wrote. It guesses nothing, as
-// encoding/json would: a member has exactly its name, is known, and appears once in its object;
+// encoding/json would: a field has exactly its name, is known, and appears once in its object;
 // base64 has no line breaks; no value is null, except a json.RawMessage, which is published as it
 // is. The error says what is wrong without the terms of Go. It may have a Code method, as those
 // of ParseStart have.
@@ -79,7 +79,7 @@ func inWords(err error) error {
 	return fmt.Errorf("%s cannot be of the type %s", where, kinds[e.JSONKind])
 }
 
-// unmarshal decodes what a server wrote. Members have exactly their names. Unknown ones are
+// unmarshal decodes what a server wrote. Fields have exactly their names. Unknown ones are
 // ignored, because newer servers may send more, and a payload may be what other servers let pass.
 func unmarshal(text []byte, v any) error {
 	return json.Unmarshal(text, v, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))

@@ -1,5 +1,5 @@
 // Package cbor reads and writes CBOR items (RFC 8949), and turns JSON into CBOR and
-// back. It keeps the order of members and every digit of a number.
+// back. It keeps the order of fields and every digit of a number.
 //
 // It is written by hand for that reason: decoders into Go values keep neither. It is
 // also faster. For a message of 170 bytes, github.com/fxamacker/cbor with encoding/json

@@ -14,7 +14,7 @@ import (
 // AppendFromJSON appends the JSON value of text, which must be valid, as one CBOR item.
 // Maps keep their order, lengths are definite, heads the shortest. If the item would lose
 // something, it is tag 262 on a byte string, which is text itself. CBOR loses half a
-// surrogate pair and a member that comes twice. It also loses most numbers that are not the
+// surrogate pair and a field that comes twice. It also loses most numbers that are not the
 // shortest decimal of a float64; integers of up to 400 bytes are kept.
 func AppendFromJSON(dst, text []byte) []byte {
 	c := writers.Get().(*writer)
@@ -106,7 +106,7 @@ func (c *writer) elements(major, bracket byte, depth int) bool {
 	return true
 }
 
-// key reads the name of a member and its colon.
+// key reads the name of a field and its colon.
 func (c *writer) key() bool {
 	from := len(c.dst)
 	if c.next() != '"' || !c.string() || c.next() != ':' {
