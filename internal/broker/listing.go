@@ -81,7 +81,7 @@ func (b *Broker) Topics(l *Listing, after string, limit int) wire.TopicList {
 }
 
 // examine returns the first n visible topics after the given name, in order. If it may
-// examine no more names, next is the last one. It reads the names in pages, so that others
+// examine no more names, next is the last one. It reads the names in batches, so that others
 // can create topics meanwhile.
 func (b *Broker) examine(l *Listing, after string, n int) (found []*topic, next string) {
 	for l.left > 0 {

@@ -25,16 +25,16 @@ func TestTopicsAreListedInPages(t *testing.T) {
 		publish(t, b, name)
 	}
 	l := NewListing([]string{">"}, func(name string) bool { return name != "hidden" })
-	page := b.Topics(l, "", 2)
-	require.Equal(t, "b", page.Next)
-	require.Equal(t, "a", page.Topics[0].Topic)
-	page = b.Topics(l, page.Next, 2)
-	require.Empty(t, page.Next)
-	require.Len(t, page.Topics, 1)
-	require.Equal(t, "c", page.Topics[0].Topic)
+	batch := b.Topics(l, "", 2)
+	require.Equal(t, "b", batch.Next)
+	require.Equal(t, "a", batch.Topics[0].Topic)
+	batch = b.Topics(l, batch.Next, 2)
+	require.Empty(t, batch.Next)
+	require.Len(t, batch.Topics, 1)
+	require.Equal(t, "c", batch.Topics[0].Topic)
 }
 
-// An operator lists all topics. Hidden topics do not make pages shorter, and forgotten ones
+// An operator lists all topics. Hidden topics do not make batches shorter, and forgotten ones
 // are not listed.
 func TestEveryPageOfTopicsIsFull(t *testing.T) {
 	b := newBroker(Config{HistoryAge: time.Minute})
@@ -50,13 +50,13 @@ func TestEveryPageOfTopicsIsFull(t *testing.T) {
 	}
 	slices.Sort(want)
 	for n, after := 0, ""; n < 200; n += 7 {
-		page := b.Topics(NewListing([]string{">"}, func(name string) bool { return !hidden(name) }), after, 7)
-		for i, topic := range page.Topics {
+		batch := b.Topics(NewListing([]string{">"}, func(name string) bool { return !hidden(name) }), after, 7)
+		for i, topic := range batch.Topics {
 			require.Equal(t, want[n+i], topic.Topic)
 		}
-		require.Len(t, page.Topics, min(7, 200-n))
-		require.Equal(t, n+7 < 200, page.Next != "", after)
-		after = page.Next
+		require.Len(t, batch.Topics, min(7, 200-n))
+		require.Equal(t, n+7 < 200, batch.Next != "", after)
+		after = batch.Next
 	}
 	b.Sweep(time.Now().Add(time.Hour))
 	require.Empty(t, b.Topics(all(), "", 7).Topics, "forgotten ones are not listed")
@@ -94,9 +94,9 @@ func TestAListingExaminesOnlyWhatPatternsMayMatch(t *testing.T) {
 	} {
 		examined := make(map[string]int)
 		l := NewListing(strings.Fields(patterns), func(name string) bool { examined[name]++; return false })
-		page := b.Topics(l, "", 1000)
-		require.Empty(t, page.Topics)
-		require.Empty(t, page.Next)
+		batch := b.Topics(l, "", 1000)
+		require.Empty(t, batch.Topics)
+		require.Empty(t, batch.Next)
 		require.Len(t, examined, most, patterns)
 		for name, times := range examined {
 			require.Equal(t, 1, times, name)
@@ -119,8 +119,8 @@ func TestAListingExaminesABoundedNumberOfNames(t *testing.T) {
 		examined := 0
 		l := NewListing([]string{">"}, func(name string) bool { examined++; return name == "z" })
 		for part := 0; part < 3 && more; part++ {
-			page := b.Topics(l, after, 64)
-			found, after = append(found, page.Topics...), page.Next
+			batch := b.Topics(l, after, 64)
+			found, after = append(found, batch.Topics...), batch.Next
 			more = after != ""
 		}
 		require.LessOrEqual(t, examined, mostExamined)
@@ -141,14 +141,14 @@ func TestAListingWithManyPatternsExaminesFewerNames(t *testing.T) {
 	for len(patterns) < 256 {
 		patterns = append(patterns, fmt.Sprintf("*.b%d", len(patterns)))
 	}
-	page := b.Topics(NewListing(patterns, everyTopic), "", 1000)
-	require.Len(t, page.Topics, mostExamined/(1+256/manyPatterns))
-	require.Equal(t, "a.0587", page.Next)
-	page = b.Topics(NewListing(patterns, everyTopic), page.Next, 1000)
-	require.Equal(t, "a.0588", page.Topics[0].Topic)
+	batch := b.Topics(NewListing(patterns, everyTopic), "", 1000)
+	require.Len(t, batch.Topics, mostExamined/(1+256/manyPatterns))
+	require.Equal(t, "a.0587", batch.Next)
+	batch = b.Topics(NewListing(patterns, everyTopic), batch.Next, 1000)
+	require.Equal(t, "a.0588", batch.Topics[0].Topic)
 }
 
-// Whatever the patterns and the sizes of pages, listings find each visible topic once, in
+// Whatever the patterns and the sizes of batches, listings find each visible topic once, in
 // order.
 func TestListingsFindEachVisibleTopicOnce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -181,18 +181,18 @@ func TestListingsFindEachVisibleTopicOnce(t *testing.T) {
 		for more, after := true, ""; more; more = after != "" {
 			l := NewListing(chosen, everyTopic)
 			l.left = 1 + rng.IntN(20)
-			page := b.Topics(l, after, 1+rng.IntN(10))
-			for _, topic := range page.Topics {
+			batch := b.Topics(l, after, 1+rng.IntN(10))
+			for _, topic := range batch.Topics {
 				got = append(got, topic.Topic)
 			}
-			require.True(t, page.Next == "" || page.Next > after, "each page gets further")
-			after = page.Next
+			require.True(t, batch.Next == "" || batch.Next > after, "each batch gets further")
+			after = batch.Next
 		}
 		require.Equal(t, want, got, chosen)
 	}
 }
 
-// The cost of a page does not depend on the number of topics, however few of them the client
+// The cost of a batch does not depend on the number of topics, however few of them the client
 // may see.
 func BenchmarkTopics(b *testing.B) {
 	for _, topics := range []int{1000, 100_000} {

@@ -113,7 +113,7 @@ func (b *branch[V]) yield(yield func(*V) bool) bool {
 }
 
 // names has the names of all topics twice: in a tree for patterns, and in a B-tree for
-// pages of the list. The tree cannot return a page: its branches are not sorted, and byte
+// batches of the list. The tree cannot return a batch: its branches are not sorted, and byte
 // order is not the order of segments ("a" < "a-b" < "a.b").
 type names struct {
 	mu     sync.RWMutex // taken after a shard's lock

@@ -137,7 +137,7 @@ type TopicState struct {
 }
 
 // TopicList answers GET /v1/topics?after=&limit=: topics in byte order of their names.
-// Next, if not empty, is the after parameter of the next page.
+// Next, if not empty, is the after parameter of the next batch.
 type TopicList struct {
 	Topics []TopicState `json:"topics"`
 	Next   string       `json:"next,omitempty"`
