@@ -102,7 +102,14 @@ func TestTheLargestTopicsLoseTheirOldestMessages(t *testing.T) {
 		require.InDelta(t, 4, held("larger"), 1)
 		require.EqualValues(t, 20-held("large")-held("larger"), evicted(t, m, "disk"))
 		require.Regexp(t, `^gap\(evicted 0-\d\) `, read(t, b, "larger@EPOCH:0", 2))
+		own := wire.PresenceTopic("room")
+		_, err := b.Watch(own, time.Now())
+		require.NoError(t, err)
+		for range 3 {
+			require.NoError(t, b.Tell(own, "", []byte("1"), time.Now()))
+		}
 		b.EvictLargest(func() bool { return false })
+		require.Equal(t, 3, held(own), "no log has it")
 		for _, topic := range []string{"quiet", "small", "large", "larger"} {
 			require.Equal(t, 1, held(topic))
 		}

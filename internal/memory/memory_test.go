@@ -131,3 +131,15 @@ func TestALimitOfZeroIsAllowed(t *testing.T) {
 	defer debug.SetMemoryLimit(was)
 	require.Positive(t, newProcessReader()().limit)
 }
+
+// Messages in queues count with their history, or as pinned. Clients hold what no eviction frees.
+func TestWhatIsUsedAndWhatClientsHold(t *testing.T) {
+	a := New(1<<20, nil, nil)
+	for k := range kinds {
+		a.Add(k, 1<<k)
+	}
+	require.EqualValues(t, 1<<kinds-1-1<<Queued, a.Used())
+	held, budget := a.Held()
+	require.EqualValues(t, 1<<Queued+1<<Queues+1<<Topics+1<<Unfinished+1<<Unread, held)
+	require.EqualValues(t, 1<<20, budget)
+}
