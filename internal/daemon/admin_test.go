@@ -85,7 +85,7 @@ func TestOperatorsComeOverAUnixSocket(t *testing.T) {
 		}
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
-	}, surely, time.Millisecond)
+	}, surely, 10*time.Millisecond)
 	require.NoError(t, d.wait())
 	require.NoFileExists(t, path)
 }

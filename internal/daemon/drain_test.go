@@ -93,7 +93,7 @@ func TestADrainIsSpreadAndServesTheRest(t *testing.T) {
 	require.Zero(t, d.metric("pubsubd_draining"))
 	begun := time.Now()
 	d.stop()
-	require.Eventually(t, func() bool { return d.whyNotReady() == "draining" }, surely, time.Millisecond)
+	require.Eventually(t, func() bool { return d.whyNotReady() == "draining" }, surely, 10*time.Millisecond)
 
 	d.wantMetric("pubsubd_draining", 1)
 	for _, path := range []string{"/v1/sessions", "/v1/topics/a/messages"} {
@@ -107,7 +107,7 @@ func TestADrainIsSpreadAndServesTheRest(t *testing.T) {
 	require.Eventually(t, func() bool {
 		left = d.metric("pubsubd_sessions")
 		return left < all
-	}, surely, time.Millisecond)
+	}, surely, 10*time.Millisecond)
 	require.Positive(t, left, "some at a time")
 
 	require.NoError(t, d.wait())
@@ -175,7 +175,7 @@ func TestAReloadDoesNotChangeARunningDrain(t *testing.T) {
 		}
 		begun := time.Now()
 		d.stop()
-		require.Eventually(t, func() bool { return d.sessions.Draining() != nil }, surely, time.Millisecond)
+		require.Eventually(t, func() bool { return d.sessions.Draining() != nil }, surely, 10*time.Millisecond)
 		d.Reload(func() (config.Config, error) {
 			cfg := d.Config()
 			cfg.DrainWindow = tt.reloaded
@@ -195,7 +195,7 @@ func TestDuringTheDelayOnlyReadinessFails(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.DrainDelay = delay })
 	begun := time.Now()
 	d.stop()
-	require.Eventually(t, func() bool { return d.whyNotReady() == "draining" }, surely, time.Millisecond)
+	require.Eventually(t, func() bool { return d.whyNotReady() == "draining" }, surely, 10*time.Millisecond)
 	id := d.open(`"a"`).Session
 	resp, err := http.Post("http://"+d.PublicAddr()+"/v1/topics/b/messages", "application/json", strings.NewReader("1"))
 	require.NoError(t, err)
@@ -326,7 +326,7 @@ func TestAStopAnswersAFirstRequestThatArrivesSlowly(t *testing.T) {
 					_ = other.Close()
 				}
 				return errors.Is(err, syscall.ECONNREFUSED)
-			}, surely, time.Millisecond, "the listener is closed")
+			}, surely, 10*time.Millisecond, "the listener is closed")
 			time.Sleep(3 * silentGrace) // the line is bad for longer than the daemon waits for a first byte
 			_, err = io.WriteString(client, "st: h\r\n\r\n")
 			require.NoError(t, err)

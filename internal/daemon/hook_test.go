@@ -159,7 +159,7 @@ func TestAnApplicationHearsOfSessionsAndTopics(t *testing.T) {
 			app.answer.Store(&hears)
 			wantHeard := func(want int, what string) {
 				t.Helper()
-				require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return heard[what] == want }, surely, time.Millisecond, what)
+				require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return heard[what] == want }, surely, 10*time.Millisecond, what)
 			}
 			d := start(t, func(c *config.Config) {
 				c.Lane, c.EventsHook.URL, c.EventsHook.Secret = lane, app.URL+"/events", hookSecret
@@ -217,7 +217,7 @@ func TestASlowHookDelaysNoOtherTopic(t *testing.T) {
 					over <- err
 				}()
 			}
-			require.Eventually(t, func() bool { return d.metric(`pubsubd_in_use{limit="hooks.publish"}`) == 2 }, surely, time.Millisecond)
+			require.Eventually(t, func() bool { return d.metric(`pubsubd_in_use{limit="hooks.publish"}`) == 2 }, surely, 10*time.Millisecond)
 			_, err := c.PublishJSON(t.Context(), "slow.c", 1)
 			require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
 			_, err = c.PublishJSON(t.Context(), "fast", 1)
@@ -255,7 +255,7 @@ func TestADrainEndsHookCalls(t *testing.T) {
 			<-asked
 			d.stop()
 			if window > time.Second {
-				require.Eventually(t, func() bool { return d.whyNotReady() == "draining" }, surely, time.Millisecond)
+				require.Eventually(t, func() bool { return d.whyNotReady() == "draining" }, surely, 10*time.Millisecond)
 				close(let)
 				require.NoError(t, <-over)
 				require.NoError(t, d.wait())
@@ -290,7 +290,7 @@ func TestNoHookCallForAClientThatHasLeft(t *testing.T) {
 	const many = 1000
 	body := "[" + strings.Repeat(`{"topic":"a","data":1},`, many-1) + `{"topic":"a","data":1}]`
 	fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	require.Eventually(t, func() bool { return asked.Load() == 1 }, surely, time.Millisecond)
+	require.Eventually(t, func() bool { return asked.Load() == 1 }, surely, 10*time.Millisecond)
 	require.NoError(t, conn.Close())
 	quiet := 0                          // checks in a row; between two messages no slot is in use, either
 	require.Eventually(t, func() bool { // one message for each check: even a slow daemon then notices that the client left

@@ -111,7 +111,7 @@ func (d *running) endings(why metrics.Ending) int {
 func (d *running) wantConnections(n int) {
 	d.Helper()
 	d.client.CloseIdleConnections()
-	require.Eventually(d, func() bool { return d.connectionsInUse() == n }, surely, time.Millisecond, "connections: %d", n)
+	require.Eventually(d, func() bool { return d.connectionsInUse() == n }, surely, 10*time.Millisecond, "connections: %d", n)
 }
 
 func (d *running) connectionsInUse() int {
@@ -249,7 +249,7 @@ func TestSlowReadersAreEnded(t *testing.T) {
 
 func (d *running) waitSubscriptions(n int) {
 	d.Helper()
-	require.Eventually(d, func() bool { return d.metric("pubsubd_subscriptions") == float64(n) }, surely, time.Millisecond)
+	require.Eventually(d, func() bool { return d.metric("pubsubd_subscriptions") == float64(n) }, surely, 10*time.Millisecond)
 }
 
 // A client that closes its connection, or its half of it, during a poll frees its slot at
@@ -283,7 +283,7 @@ func TestAFloodOfConnectionsIsRefused(t *testing.T) {
 		held = append(held, a.say(""))
 	}
 	refused, told := 300, 0
-	require.Eventually(t, func() bool { return a.connectionsInUse() == most }, surely, time.Millisecond)
+	require.Eventually(t, func() bool { return a.connectionsInUse() == most }, surely, 10*time.Millisecond)
 	for range refused {
 		conn, err := net.Dial("tcp", a.PublicAddr())
 		if err != nil {
@@ -378,7 +378,7 @@ func TestEveryConnectionLimitIsFreedAgain(t *testing.T) {
 					defer conn.Close()
 				}
 			}
-			require.Eventually(t, func() bool { return a.endings(metrics.Refused)+a.endings(metrics.Silent) == 20 }, surely, time.Millisecond)
+			require.Eventually(t, func() bool { return a.endings(metrics.Refused)+a.endings(metrics.Silent) == 20 }, surely, 10*time.Millisecond)
 			a.wantConnections(1)
 			a.say(poll)
 			a.say("GET /v1/poll?topic=a&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n")

@@ -27,7 +27,7 @@ import (
 // accessed waits for n entries of the access log, and returns them without what varies.
 func (d *running) accessed(n int) (entries []map[string]any) {
 	d.Helper()
-	require.Eventually(d, func() bool { return d.logged.FilterLoggerName("access").Len() >= n }, surely, time.Millisecond)
+	require.Eventually(d, func() bool { return d.logged.FilterLoggerName("access").Len() >= n }, surely, 10*time.Millisecond)
 	for _, e := range d.logged.FilterLoggerName("access").All() {
 		m := e.ContextMap()
 		require.Less(d, m["took"], surely)

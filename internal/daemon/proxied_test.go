@@ -289,7 +289,7 @@ func (p *proxied) waitUp() {
 		}
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
-	}, surely, 5*time.Millisecond)
+	}, surely, 10*time.Millisecond)
 }
 
 // do sends a request and returns its whole answer.

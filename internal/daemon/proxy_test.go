@@ -511,7 +511,7 @@ func TestAClientThatLeavesBehindAProxyIsNoticed(t *testing.T) {
 			t.Helper()
 			require.Eventually(t, func() bool {
 				return d.metric(fmt.Sprintf("pubsubd_polls_parked{transport=%q}", transport)) == float64(want)
-			}, surely, time.Millisecond, "%d %s parked", want, transport)
+			}, surely, 10*time.Millisecond, "%d %s parked", want, transport)
 		}
 		stream := p.ask("/v1/poll?mode=stream&topic=a")
 		parked("stream", 1)

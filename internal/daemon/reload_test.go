@@ -238,7 +238,7 @@ func TestAReloadChangesTheInactivityTimeout(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.Session.InactivityTimeout = 2 * time.Second })
 	d.open(`"a"`)
 	d.reloadWith(func(c *config.Config) { c.Session.InactivityTimeout = 10 * time.Millisecond })
-	require.Eventually(t, func() bool { return d.metric("pubsubd_sessions") == 0 }, surely, time.Millisecond)
+	require.Eventually(t, func() bool { return d.metric("pubsubd_sessions") == 0 }, surely, 10*time.Millisecond)
 }
 
 func TestAReloadChangesTheDrainWindow(t *testing.T) {

@@ -155,7 +155,7 @@ func TestABrokenFileOfAPIKeysIsLogged(t *testing.T) {
 	keys := keysOf(t, file, "ann")
 	d := start(t, func(c *config.Config) { c.Auth.APIKeys = file })
 	require.NoError(t, os.WriteFile(file, []byte("broken\n"), 0o600))
-	require.Eventually(t, func() bool { return d.logged.FilterMessageSnippet("cannot read auth.api_keys").Len() > 0 }, surely, time.Millisecond)
+	require.Eventually(t, func() bool { return d.logged.FilterMessageSnippet("cannot read auth.api_keys").Len() > 0 }, surely, 10*time.Millisecond)
 	require.Contains(t, fmt.Sprint(d.logged.FilterMessageSnippet("cannot read auth.api_keys").All()[0].ContextMap()), file+", line 1")
 	status, text := d.publishWith(keys["ann"])
 	require.Equal(t, 200, status, text)

@@ -45,7 +45,7 @@ func TestNoSecretIsEverLogged(t *testing.T) {
 			require.Eventually(t, func() bool {
 				_, ended := d.metricIfAny(`pubsubd_sessions_ended_total{reason="inactive"}`)
 				return ended
-			}, surely, time.Millisecond)
+			}, surely, 10*time.Millisecond)
 			d.sendRaw("GET /v1/sessions/" + inactive + "/poll?ack=0 HTTP/1.1\r\nHost: h\r\n\r\n")
 			d.reloadWith(func(c *config.Config) { c.Broker.HistoryAge, c.Session.InactivityTimeout = time.Hour, time.Hour })
 

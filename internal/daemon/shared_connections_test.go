@@ -201,7 +201,7 @@ func TestOneConnectionCarriesManySessions(t *testing.T) {
 				return
 			}
 			onShared := crowd + (crowd - 1) // publishes on the shared connection
-			require.Eventually(t, func() bool { return d.calls("poll", "lane") == 3*crowd }, surely, time.Millisecond)
+			require.Eventually(t, func() bool { return d.calls("poll", "lane") == 3*crowd }, surely, 10*time.Millisecond)
 			require.Zero(t, d.calls("poll", "net/http"))
 			require.GreaterOrEqual(t, d.calls("publish", "lane"), onShared-1, "all but the first, which net/http serves")
 		})

@@ -132,7 +132,7 @@ func TestALogThatEndsMakesTheDaemonNotReady(t *testing.T) {
 	})
 	had := d.published()
 	close(broken)
-	require.Eventually(t, func() bool { return d.whyNotReady() != "" }, surely, time.Millisecond)
+	require.Eventually(t, func() bool { return d.whyNotReady() != "" }, surely, 10*time.Millisecond)
 	status, why := d.get("http://" + d.AdminAddr() + "/readyz")
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	require.Contains(t, why, "the log has ended: the majority is gone")

@@ -149,7 +149,7 @@ func (d *running) publisherElsewhere(t *testing.T) *pubsub.Client {
 // waitUntil waits until a time after the first tokens of all have expired.
 func waitUntil(t *testing.T, all []*renewer, after time.Duration) {
 	for _, f := range all {
-		require.Eventually(t, func() bool { return time.Now().After(f.expires.Add(after)) }, surely, time.Millisecond)
+		require.Eventually(t, func() bool { return time.Now().After(f.expires.Add(after)) }, surely, 10*time.Millisecond)
 	}
 }
 
@@ -294,7 +294,7 @@ func TestASlowSourceOfTokensHoldsNothingUp(t *testing.T) {
 		return tokenFor(f.expires.Add(time.Hour)), nil
 	}, "stateless stream", "server-sent events")
 	for _, f := range all {
-		require.Eventually(t, func() bool { return f.asked.Load() == 2 }, surely, time.Millisecond, f.way)
+		require.Eventually(t, func() bool { return f.asked.Load() == 2 }, surely, 10*time.Millisecond, f.way)
 	}
 	for _, f := range all {
 		f.wantPublished(t, "before")

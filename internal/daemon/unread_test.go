@@ -103,7 +103,7 @@ func TestUnreadAnswersCountForTheAddressBehindAProxy(t *testing.T) {
 	at := func(last byte) *memory.Client {
 		return d.limiter.WhoAt(netip.AddrFrom4([4]byte{192, 0, 2, last})).Client()
 	}
-	require.Eventually(t, at(1).Holds, surely, time.Millisecond)
+	require.Eventually(t, at(1).Holds, surely, 10*time.Millisecond)
 	require.False(t, at(2).Holds())
 }
 
@@ -133,11 +133,11 @@ func TestUnreadAnswersAreCutOffOnEveryTransport(t *testing.T) {
 				}
 				d.deaf(way.request)
 				account := d.broker.Memory()
-				require.Eventually(t, func() bool { return account.Of(memory.Queued) > 0 || account.Of(memory.Unread) > 100 }, surely, time.Millisecond)
+				require.Eventually(t, func() bool { return account.Of(memory.Queued) > 0 || account.Of(memory.Unread) > 100 }, surely, 10*time.Millisecond)
 				account.Add(memory.Queues, 60<<20) // memory becomes critical because of others
 				require.Eventually(t, func() bool { return d.endings(metrics.SlowReader) == 1 }, surely, 10*time.Millisecond)
 				account.Add(memory.Queues, -60<<20)
-				require.Eventually(t, func() bool { return account.Of(memory.Unread) == 0 && account.Of(memory.Queued) == 0 }, surely, time.Millisecond)
+				require.Eventually(t, func() bool { return account.Of(memory.Unread) == 0 && account.Of(memory.Queued) == 0 }, surely, 10*time.Millisecond)
 				require.NoError(t, d.wait())
 			})
 		}
