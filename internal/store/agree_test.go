@@ -5,14 +5,18 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 )
 
 // An unreadable is a folder with a file that the user must not read.
@@ -63,15 +67,19 @@ func TestInspectExportAndTheStartAgree(t *testing.T) {
 	for range 2 { // the mark has it
 		d.wal.syncStep(time.Now())
 	}
-	for _, ending := range []string{"killed", "in order"} {
+	for e, ending := range []string{"killed", "in order"} {
 		if ending == "in order" {
 			require.NoError(t, d.wal.close(time.Now()))
 		}
 		files := copyOf(d.dir)
 		require.Contains(t, files, reserveName)
 		files[failedSyncName], files["notes"], files[fileName(99, checkpointSuffix)+unfinishedSuffix] = nil, []byte("1"), []byte("1")
-		for name, content := range files {
-			for _, damage := range []string{"none", "missing", "empty", "cut", "one bit", "folder", "link", "unreadable", "older copy"} {
+		for n, name := range slices.Sorted(maps.Keys(files)) {
+			content := files[name]
+			for i, damage := range []string{"none", "missing", "empty", "cut", "one bit", "folder", "link", "unreadable", "older copy"} {
+				if (n+i+e)%exhaustive.Step(2) != 0 {
+					continue
+				}
 				t.Run(fmt.Sprint(ending, ", ", name, ", ", damage), func(t *testing.T) {
 					to := &disk{T: t, dir: filepath.Join(t.TempDir(), "log"), cfg: d.cfg, config: d.config}
 					var err error

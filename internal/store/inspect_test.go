@@ -269,7 +269,7 @@ func TestInspectSaysWhatAStartDoes(t *testing.T) {
 			files[f.Name] = d.read(f.Name)
 		}
 	}
-	refused, step := 0, exhaustive.Step(23)
+	refused, step := 0, exhaustive.Step(61)
 	for name, content := range files {
 		for i := 0; i < len(content); i += step {
 			d := &disk{T: t, dir: filepath.Join(t.TempDir(), "log"), cfg: d.cfg, config: d.config}
@@ -324,7 +324,7 @@ func TestASnapshotHasTheFilesThatItLists(t *testing.T) {
 		}
 	})
 	defer func() { close(stop); renaming.Wait() }()
-	for range 300 {
+	for range 300 / exhaustive.Step(3) {
 		s, err := OpenSnapshot(dir)
 		require.NoError(t, err)
 		names, err := s.List()

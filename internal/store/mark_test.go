@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 )
 
 // newest returns the name of the newest segment.
@@ -24,12 +26,17 @@ func (d *disk) newest() string {
 // could be whole, but its mark says that it is not: a start is refused. After a repair, no offset
 // is given again. With "never", a loss of power may have done it: the start announces the loss.
 func TestALogThatEndsEarlyIsRefused(t *testing.T) {
-	for _, mode := range []SyncMode{SyncAlways, SyncEverySecond, SyncNever} {
-		for ending, end := range map[string]func(*disk){
-			"killed": (*disk).kill, "without power": (*disk).powerOff,
-			"in order": func(d *disk) { require.NoError(d, d.wal.close(time.Now())); d.cfg.BootID += "+" },
-		} {
-			for _, damage := range []string{"removed", "empty", "cut", "cut within an entry", "an older copy"} {
+	endings := []string{"killed", "without power", "in order"}
+	for m, mode := range []SyncMode{SyncAlways, SyncEverySecond, SyncNever} {
+		for e, ending := range endings {
+			end := map[string]func(*disk){
+				"killed": (*disk).kill, "without power": (*disk).powerOff,
+				"in order": func(d *disk) { require.NoError(d, d.wal.close(time.Now())); d.cfg.BootID += "+" },
+			}[ending]
+			for i, damage := range []string{"removed", "empty", "cut", "cut within an entry", "an older copy"} {
+				if (m+e+i)%exhaustive.Step(len(endings)) != 0 { // each pair of a mode, an ending and a damage
+					continue
+				}
 				t.Run(fmt.Sprint(mode, ", ", ending, ", ", damage), func(t *testing.T) {
 					d := newDisk(t)
 					d.cfg.Sync = mode

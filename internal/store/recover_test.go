@@ -15,6 +15,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/entry"
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
@@ -320,7 +321,7 @@ func TestManyLossesOfPowerLoseNothingThatIsDurable(t *testing.T) {
 // since, so the stop was not the end. What it may have had is announced as lost, and no number is
 // given again.
 func TestAStopIsNotTheEndIfAFileFollowsIt(t *testing.T) {
-	for before := range 80 { // messages; the header may have a higher lease than any other file
+	for before := 0; before < 80; before += exhaustive.Step(7) { // messages; the header may have a higher lease than any other file
 		d := newDisk(t)
 		d.cfg.Sync, d.cfg.leaseNumbers = []SyncMode{SyncEverySecond, SyncNever}[before%2], 100
 		d.mustStart()

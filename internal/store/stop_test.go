@@ -271,7 +271,7 @@ func TestDuplicateMembersSurvive(t *testing.T) {
 // After random publishes and sweeps, the successor holds the same, and so does the
 // successor of that.
 func TestRandomStatesSurvive(t *testing.T) {
-	for seed := range uint64(30 / exhaustive.Step(5)) {
+	for seed := range uint64(30 / exhaustive.Step(10)) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			cfg := broker.Config{HistoryMessages: 1 + random.IntN(50)}
@@ -370,7 +370,7 @@ func TestAStateThatCannotBeWrittenIsAnError(t *testing.T) {
 func TestNoStateIsUsedTwice(t *testing.T) {
 	for _, power := range []bool{false, true} {
 		for n, over := 1, false; !over; n++ {
-			for seed := range uint64(5) {
+			for seed := range uint64(5 / exhaustive.Step(2)) {
 				d := newStopped()
 				d.rng = rand.New(rand.NewPCG(seed, uint64(n)))
 				first, err := d.start(broker.Config{})
