@@ -30,11 +30,11 @@ func TestUnfinishedBodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, lanetest.Settings{Broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
-		for i := range 100 {
+		for i := range 30 {
 			conns = append(conns, k.postOn(i%5, 900_000, 1_000_000))
 			synctest.Wait() // bodies that arrive together may be refused more often than necessary
 		}
-		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(8<<20+100*1000), "a quarter, and a reading each")
+		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(8<<20+30*1000), "a quarter, and a reading each")
 		require.Greater(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(6<<20))
 		large := "[" + strings.Repeat(" ", 800_000) + "]"
 		p := k.WantProblem(wire.CodeOverloaded, "POST", "/v1/messages", large, lanetest.JSONType)
@@ -53,11 +53,11 @@ func TestBodiesOfOneAddressAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, lanetest.Settings{Broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
-		for range 60 {
+		for range 20 {
 			conns = append(conns, k.postOn(1, 900_000, 1_000_000))
 			synctest.Wait()
 		}
-		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(4<<20+60*1000), "half of a quarter, and a reading each")
+		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(4<<20+20*1000), "half of a quarter, and a reading each")
 		require.Greater(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(3<<20))
 
 		one := k.postOn(1, 800_000, 800_000)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -27,13 +28,16 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// document parses the OpenAPI document that the daemon serves.
+// document returns the OpenAPI document that the daemon serves, parsed once: the race detector
+// makes that slow.
 func document(t *testing.T) *openapi3.T {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData(openAPI)
+	doc, err := loaded()
 	require.NoError(t, err)
 	return doc
 }
+
+var loaded = sync.OnceValues(func() (*openapi3.T, error) { return openapi3.NewLoader().LoadFromData(openAPI) })
 
 func TestTheOpenAPIDocumentIsValid(t *testing.T) {
 	doc := document(t)
