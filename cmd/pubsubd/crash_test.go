@@ -80,7 +80,7 @@ func (c *crowd) waitForMore() {
 			}
 		}
 		return true
-	}, 2*patience, time.Millisecond)
+	}, 2*patience, 5*time.Millisecond)
 }
 
 // counts returns how many items each subscriber has had.

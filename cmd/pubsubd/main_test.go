@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	binary = filepath.Join(dir, "pubsubd")
-	build := exec.Command("go", "build", "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, ".")
+	build := exec.Command("go", "build", "-ldflags", "-s -X main.version=v0.0.0-test", "-o", binary, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		os.Exit(1)
@@ -235,7 +235,7 @@ func (s *served) waitReady() {
 		var err error
 		text, err = os.ReadFile(s.addresses)
 		return err == nil
-	}, patience, time.Millisecond, s.stderr)
+	}, patience, 5*time.Millisecond, s.stderr)
 	var at map[string]string
 	require.NoError(s, json.Unmarshal(text, &at))
 	s.public, s.admin, s.tcp = "http://"+at["public"], "http://"+at["admin"], at["tcp"]
@@ -305,13 +305,13 @@ func (s *served) waitForMetric(line string) {
 		body, err := io.ReadAll(resp.Body)
 		require.NoError(s, err)
 		return strings.Contains(string(body), line+"\n")
-	}, patience, 5*time.Millisecond, line)
+	}, patience, 20*time.Millisecond, line)
 }
 
 // waitForLog waits until the log has the words. It is written a moment after what it tells.
 func (s *served) waitForLog(words string) {
 	s.Helper()
-	require.Eventually(s, func() bool { return strings.Contains(s.stderr.String(), words) }, patience, time.Millisecond, words)
+	require.Eventually(s, func() bool { return strings.Contains(s.stderr.String(), words) }, patience, 5*time.Millisecond, words)
 }
 
 // signalUntilGone signals until the process has ended. It drains a moment before a

@@ -33,7 +33,7 @@ func (c *configured) reload(yaml, words string) {
 	before := strings.Count(c.stderr.String(), words)
 	require.NoError(c, os.WriteFile(c.file, []byte(yaml), 0o600))
 	c.signal(syscall.SIGHUP)
-	require.Eventually(c, func() bool { return strings.Count(c.stderr.String(), words) > before }, patience, time.Millisecond, words)
+	require.Eventually(c, func() bool { return strings.Count(c.stderr.String(), words) > before }, patience, 5*time.Millisecond, words)
 }
 
 func (c *configured) level() string {

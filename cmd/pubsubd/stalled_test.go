@@ -20,7 +20,7 @@ import (
 )
 
 // More of them make a better measurement: go test ./cmd/pubsubd -run Stalled -v -args -messages 100000.
-var stalledMessages = flag.Int("messages", 30_000/exhaustive.Step(3), "messages published while a subscriber does not read")
+var stalledMessages = flag.Int("messages", 30_000/exhaustive.Step(5), "messages published while a subscriber does not read")
 
 // A subscriber stops reading its stream while messages are published. The
 // publisher must not notice, the daemon's memory must stay where it was, and when

@@ -185,7 +185,7 @@ func TestARestartLosesNothingAndACrashIsToldOnce(t *testing.T) {
 		speaking <- err
 	}()
 	one.waitForMetric(`pubsubd_sessions 30`)
-	require.Eventually(t, func() bool { return crowd.wrong(nil) != "" }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return crowd.wrong(nil) != "" }, patience, 5*time.Millisecond)
 	one.signal(syscall.SIGTERM)
 	require.Error(t, <-speaking, "it publishes until it is refused")
 	one.wantEnd("the state was written")

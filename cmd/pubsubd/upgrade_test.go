@@ -127,7 +127,7 @@ func byReusePort(args ...string) func(t *testing.T) upgrade {
 				s := startServe(t, exec.Command(binary), []string{}, append([]string{
 					"--listen-public=" + strings.TrimPrefix(old.public, "http://"), "--listen-admin=" + strings.TrimPrefix(old.admin, "http://"),
 				}, args...)...)
-				require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "stop that daemon now") }, patience, time.Millisecond)
+				require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "stop that daemon now") }, patience, 5*time.Millisecond)
 				old.signal(syscall.SIGTERM)
 				old.wantEnd("the log on disk was closed")
 				s.waitReady()
@@ -290,9 +290,10 @@ func (a *audience) load(public string) (stop func()) {
 				}
 				a.said[topic].Store(n)
 			}
+			time.Sleep(5 * time.Millisecond) // a pace at which the machine has time for the daemons
 		}
 	})
-	for i := range 8 {
+	for i := range 8 / exhaustive.Step(4) {
 		var pause time.Duration
 		if i == 0 {
 			pause = 400 * time.Millisecond // longer than a daemon that ends waits for a first byte
