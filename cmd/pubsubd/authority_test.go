@@ -30,6 +30,7 @@ func serveSecure(t *testing.T) (*served, certtest.Pair) {
 }
 
 func TestCommandsTrustAPrivateAuthority(t *testing.T) {
+	t.Parallel()
 	s, pair := serveSecure(t)
 	env := []string{serverEnv + "=" + s.public, adminEnv + "=" + s.admin}
 	trusting := append([]string{authorityEnv + "=" + pair.Cert}, env...)
@@ -155,6 +156,7 @@ func TestCommandsFindADaemonThatSpeaksTLSByItsEnvironment(t *testing.T) {
 
 // As a certificate is renewed: new files, then SIGHUP.
 func TestSIGHUPRenewsTheCertificate(t *testing.T) {
+	t.Parallel()
 	s, pair := serveSecure(t)
 	pair.Write(t)
 	publish := []string{"publish", "a", "1", "--ca", pair.Cert, "--server", s.public}

@@ -118,6 +118,7 @@ func TestTokensThatCannotBeSent(t *testing.T) {
 // A script renews the file of a token while subscribers run. They go on past the end of
 // their first token.
 func TestASubscribeOutlivesATokenWhoseFileIsRewritten(t *testing.T) {
+	t.Parallel()
 	i := newIssuer(t)
 	s := serveProcess(t, append(i.args, "--listen-tcp=127.0.0.1:0")...)
 	const lasts = 8 * time.Second

@@ -39,6 +39,7 @@ func wantMeasured(t require.TestingT, r ran) {
 // The article's experiment in small, on the real daemon: who has no place is told so,
 // who has one is served, and no message is lost.
 func TestLimitsAreMeasured(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file, svg, html := filepath.Join(dir, "t.json"), filepath.Join(dir, "t.svg"), filepath.Join(dir, "t.html")
 	args := append(throttleShort, "--settings=2/4,10/4,10/10", "--json", file, "--svg", svg, "--html", html)
@@ -93,6 +94,7 @@ func TestSessionsAreShared(t *testing.T) {
 
 // The back end serves three at a time: more calls would only wait in it.
 func TestTheBestLimitIsFound(t *testing.T) {
+	t.Parallel()
 	args := append(throttleShort, "--users=5", "--search", "--backend-workers=3", "--max-mean=250ms", "--json=-", "--quiet")
 	measured(t, nil, args, func(t require.TestingT, r ran) {
 		wantMeasured(t, r)

@@ -161,6 +161,7 @@ func TestARemovedAuthorityEndsSessions(t *testing.T) {
 // A connection ends when the client's certificate expires, whatever waits on it. A session has
 // expired then, also for others who know the id, until a new certificate renews it.
 func TestAConnectionEndsWhenItsCertificateExpires(t *testing.T) {
+	t.Parallel()
 	for _, rights := range []string{"", `[{"topics":["a"],"allow":["subscribe"]}]`} {
 		m := startMutual(t, func(c *config.Config) { c.Auth.Certificates = rights })
 		expires := time.Now().Add(2 * time.Second).Truncate(time.Second) // certificates count seconds

@@ -297,6 +297,7 @@ func TestACutClientBehindAProxyResumes(t *testing.T) {
 // A client that waits when the daemon drains receives `draining` through the proxy. After
 // it reconnects, the second daemon serves it.
 func TestADrainBehindAProxyMovesClients(t *testing.T) {
+	t.Parallel()
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		first := start(t, func(c *config.Config) { c.DrainWindow = surely })
 		second := start(t, func(c *config.Config) {
@@ -635,6 +636,7 @@ func (p *proxied) raw(request string) string {
 // However a client spells the path of a session, no proxy writes the id into its log, also while
 // the daemon is away. The daemon does not serve other spellings than its own.
 func TestNoProxyLogsASessionIDInAnySpelling(t *testing.T) {
+	t.Parallel()
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		d := start(t, nil)
 		p := startProxy(t, kind, asShipped, d)

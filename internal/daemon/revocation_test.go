@@ -46,6 +46,7 @@ func keysOf(t *testing.T, file string, names ...string) map[string]string {
 // An administrator revokes an API key. Whatever it keeps open ends, on every transport, and
 // nobody else notices.
 func TestARevokedKeyEndsWhatItKeepsOpen(t *testing.T) {
+	t.Parallel()
 	for _, lane := range []string{"handoff", "channel", "off"} {
 		t.Run(lane, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "keys")

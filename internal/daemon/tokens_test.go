@@ -81,6 +81,7 @@ func (d *running) publishAs(token string) int {
 // The daemon takes another key from its file within about a second, without a signal. What
 // tokens of a removed key keep open ends.
 func TestAKeyIsReplacedWhileTheDaemonServes(t *testing.T) {
+	t.Parallel()
 	old, next := newIssuer(t), newIssuer(t)
 	d := start(t, func(c *config.Config) { c.Auth.Keys = []string{old.file} })
 	require.Equal(t, http.StatusUnauthorized, d.publishAs(""))
