@@ -19,8 +19,9 @@ type fields struct {
 	block []byte // the bytes from after the request line to the end of the empty line
 
 	host, contentType, authorization  string
-	forwardedFor, agent               string
-	accept, acceptEncoding            string
+	agent                             string
+	forwardedFor                      [1]string // a list as net/http has it, like the next two; empty means as much as none
+	accept, acceptEncoding            [1]string
 	origin, fetchSite, idempotencyKey string
 	requestID                         string
 	traceparent, tracestate           string
@@ -49,7 +50,7 @@ func (p *parser) fieldsOf(block []byte) *fields {
 			return nil
 		}
 		f.names = names
-		f.accepts = request.AcceptsOf(header(f.accept), header(f.acceptEncoding))
+		f.accepts = request.AcceptsOf(f.accept[:], f.acceptEncoding[:])
 		f.originIndex, f.isAllowed = p.lane.cfg.Origins.Index(f.origin), f.pass(p.lane.cfg.Origins)
 		if f.idempotencyKey != "" || f.requestID != "" || f.traceparent != "" {
 			return f // it belongs to one request: in the cache it would replace a block that comes again
@@ -63,18 +64,19 @@ func (p *parser) fieldsOf(block []byte) *fields {
 // readFields reads a block of fields, or returns nil if the grammar does not allow it.
 func readFields(block []byte) *fields {
 	f := &fields{contentLength: -1}
-	had := make([]*field, 0, 32) // the fields that were read
-	lines := block[:len(block)-2]
-	for len(lines) > 0 {
-		end := bytes.IndexByte(lines, '\r')
-		if end < 0 || end+1 == len(lines) || lines[end+1] != '\n' {
+	had := make([]string, 0, 32) // the names of the fields that were read
+	for lines := block[:len(block)-len(lineEnd)]; len(lines) > 0; {
+		line, rest, isLine := bytes.Cut(lines, lineEnd)
+		before, after, isField := bytes.Cut(line, []byte(":"))
+		if !isLine || !isField || !only(before, &isToken) || !only(after, &isValue) {
 			return nil
 		}
-		of, value := readField(lines[:end])
-		if of == nil || slices.Contains(had, of) || !of.take(f, value) {
+		name := strings.ToLower(string(before))
+		take := known[name]
+		if take == nil || slices.Contains(had, name) || !take(f, strings.Trim(string(after), " ")) {
 			return nil
 		}
-		had, lines = append(had, of), lines[end+2:]
+		had, lines = append(had, name), rest
 	}
 	if f.host == "" {
 		return nil
@@ -83,45 +85,33 @@ func readFields(block []byte) *fields {
 	return f
 }
 
-// readField returns the field of a line, and its value. It returns nil if the grammar does
-// not allow the line.
-func readField(line []byte) (of *field, value string) {
-	colon := bytes.IndexByte(line, ':')
-	if colon < 0 || !only(line[:colon], &isToken) || !only(line[colon+1:], &isValue) {
-		return nil, ""
-	}
-	return known[strings.ToLower(string(line[:colon]))], strings.Trim(string(line[colon+1:]), " ")
-}
-
-// A field is a header field that the lane knows. take stores its value, or returns false
-// if the grammar does not allow it.
-type field struct {
-	take func(f *fields, value string) bool
-}
-
 // known are the fields that browsers, Go, Node, curl and proxies send with a poll or a
-// publish. Any other field could change what net/http does.
-var known = map[string]*field{
-	"host":            {(*fields).takeHost},
-	"connection":      {func(_ *fields, v string) bool { return strings.EqualFold(v, "keep-alive") }},
-	"content-length":  {(*fields).takeContentLength},
-	"content-type":    {func(f *fields, v string) bool { f.contentType = v; return true }},
-	"accept":          {func(f *fields, v string) bool { f.accept = v; return true }},
-	"accept-encoding": {func(f *fields, v string) bool { f.acceptEncoding = v; return true }},
-	"authorization":   {func(f *fields, v string) bool { f.authorization = v; return true }},
-	"origin":          {func(f *fields, v string) bool { f.origin = v; return true }},
-	"sec-fetch-site":  {func(f *fields, v string) bool { f.fetchSite = v; return true }},
-	"idempotency-key": {func(f *fields, v string) bool { f.idempotencyKey = v; return v != "" }},
-	"x-forwarded-for": {func(f *fields, v string) bool { f.forwardedFor = v; return true }},
-	"user-agent":      {func(f *fields, v string) bool { f.agent = v; return true }},
-	"x-request-id":    {func(f *fields, v string) bool { f.requestID = observe.RequestID(v); return true }},
-	"traceparent":     {func(f *fields, v string) bool { f.traceparent = v; return true }},
-	"tracestate":      {func(f *fields, v string) bool { f.tracestate = v; return true }},
+// publish. Any other field could change what net/http does. Each function stores the value,
+// or returns false if the grammar does not allow it.
+var known = map[string]func(f *fields, value string) bool{
+	"host":       func(f *fields, v string) bool { f.host = v; return v != "" && only(v, &isHost) },
+	"connection": func(_ *fields, v string) bool { return strings.EqualFold(v, "keep-alive") },
+	"content-length": func(f *fields, v string) bool {
+		f.contentLength, _ = strconv.Atoi(v)
+		return v != "" && len(v) <= 5 && only(v, &isDigit) // a longer body does not fit the buffer
+	},
+	"content-type":    func(f *fields, v string) bool { f.contentType = v; return true },
+	"accept":          func(f *fields, v string) bool { f.accept[0] = v; return true },
+	"accept-encoding": func(f *fields, v string) bool { f.acceptEncoding[0] = v; return true },
+	"authorization":   func(f *fields, v string) bool { f.authorization = v; return true },
+	"origin":          func(f *fields, v string) bool { f.origin = v; return true },
+	"sec-fetch-site":  func(f *fields, v string) bool { f.fetchSite = v; return true },
+	"idempotency-key": func(f *fields, v string) bool { f.idempotencyKey = v; return v != "" },
+	"x-forwarded-for": func(f *fields, v string) bool { f.forwardedFor[0] = v; return true },
+	"user-agent":      func(f *fields, v string) bool { f.agent = v; return true },
+	"x-request-id":    func(f *fields, v string) bool { f.requestID = observe.RequestID(v); return true },
+	"traceparent":     func(f *fields, v string) bool { f.traceparent = v; return true },
+	"tracestate":      func(f *fields, v string) bool { f.tracestate = v; return true },
 }
 
 func init() {
 	for _, name := range withoutEffect {
-		known[name] = &field{func(*fields, string) bool { return true }}
+		known[name] = func(*fields, string) bool { return true }
 	}
 }
 
@@ -132,18 +122,6 @@ var withoutEffect = []string{
 	"sec-ch-ua", "sec-ch-ua-mobile", "sec-ch-ua-platform", "x-requested-with",
 	"x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-forwarded-server", "x-real-ip",
 	"forwarded", "via",
-}
-
-func (f *fields) takeHost(v string) bool {
-	f.host = v
-	return v != "" && only(v, &isHost)
-}
-
-// takeContentLength accepts at most five digits: a longer body does not fit the buffer.
-func (f *fields) takeContentLength(v string) bool {
-	var err error
-	f.contentLength, err = strconv.Atoi(v)
-	return err == nil && len(v) <= 5 && only(v, &isDigit)
 }
 
 // pass reports whether a policy allows a page to make topics with these fields, by a publish

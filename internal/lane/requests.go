@@ -216,16 +216,8 @@ func (c *conn) writePublished(published wire.Published) {
 
 // caller returns the sender of a request.
 func (c *conn) caller(r *parsed) app.Caller {
-	c.who = c.counted.Who(header(r.fields.forwardedFor))
+	c.who = c.counted.Who(r.fields.forwardedFor[:])
 	return app.Caller{Credentials: auth.Credentials{Authorization: r.fields.authorization}, Who: c.who}
-}
-
-// header returns the values of a header as net/http does.
-func header(value string) []string {
-	if value == "" {
-		return nil
-	}
-	return []string{value}
 }
 
 // accept notes that the lane serves a request, and how many blanks may follow it. It begins
