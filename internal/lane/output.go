@@ -52,7 +52,7 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 					head = o.head().gzipped[o.format]
 				}
 			}
-			return n, o.write(f.Whole(head))
+			return n, o.write(part{bytes: f.Whole(head)})
 		}
 	}
 	n := o.size(frames)
@@ -108,7 +108,7 @@ func (o *output) Send(lead []byte, frames []*frame.Frame) (int, error) {
 		if o.chunked {
 			in = chunk
 		}
-		return n, o.writePart(o.part(frames[0], in))
+		return n, o.write(o.part(frames[0], in))
 	}
 	s := scratches.Get().(*scratch)
 	defer s.free()
@@ -146,11 +146,12 @@ func (o *output) writeFrames(s *scratch, frames []*frame.Frame, end string) erro
 // part by itself if that is large or the client does not read.
 func (o *output) add(s *scratch, p part) error {
 	if len(s.bytes)+len(p.bytes) >= atOnceBytes || o.Blocked() {
-		if err := o.writeScratch(s); err != nil {
+		err := o.writeScratch(s)
+		if s.empty(); err != nil {
 			return err
 		}
 		if len(p.bytes) >= sharedBytes || o.Blocked() {
-			return o.writePart(p)
+			return o.write(p)
 		}
 	}
 	s.append(p)
@@ -171,34 +172,17 @@ func (o *output) writeMember(s *scratch, m *frame.GzipMember) error {
 	return o.writeScratch(s)
 }
 
-// endChunks ends an answer of unknown length.
-func (o *output) endChunks() error {
-	o.chunked = false
-	return o.write(lastChunk)
+var lastChunk = []byte("0\r\n\r\n") // of an answer of unknown length
+
+// write writes a part. The client's own bytes must not change any more.
+func (o *output) write(p part) error {
+	return o.writeScratch(&scratch{p.bytes, []part{p}, []int{0}})
 }
 
-var lastChunk = []byte("0\r\n\r\n")
-
-// write writes bytes that belong to this client and do not change any more.
-func (o *output) write(b []byte) error { return o.writePart(part{bytes: b}) }
-
-// writePart writes a part.
-func (o *output) writePart(p part) error { return o.writeParts(p.bytes, []part{p}, []int{0}) }
-
-// writeScratch writes a scratch and empties it.
+// writeScratch writes a scratch. The bytes that the client does not take become backlog: of
+// the parts references, and of what is between them copies.
 func (o *output) writeScratch(s *scratch) error {
-	if len(s.bytes) == 0 {
-		return nil
-	}
-	err := o.writeParts(s.bytes, s.parts, s.starts)
-	s.empty()
-	return err
-}
-
-// writeParts writes b. The bytes that the client does not take become backlog: of the parts,
-// which begin at starts, references, and of what is between them, copies.
-func (o *output) writeParts(b []byte, parts []part, starts []int) error {
-	from := 0
+	b, from := s.bytes, 0
 	if !o.Blocked() {
 		from = o.put(b)
 	}
@@ -206,8 +190,9 @@ func (o *output) writeParts(b []byte, parts []part, starts []int) error {
 		return errGone
 	}
 	o.entry.Wrote(len(b))
-	for i := 0; i < len(parts) && from < len(b); i++ {
-		begin, end := starts[i], starts[i]+len(parts[i].bytes)
+	for i := 0; i < len(s.parts) && from < len(b); i++ {
+		p, begin := s.parts[i], s.starts[i]
+		end := begin + len(p.bytes)
 		if end <= from {
 			continue
 		}
@@ -215,7 +200,7 @@ func (o *output) writeParts(b []byte, parts []part, starts []int) error {
 			o.keep(part{bytes: bytes.Clone(b[from:begin])}, 0)
 			from = begin
 		}
-		o.keep(parts[i], from-begin)
+		o.keep(p, from-begin)
 		from = end
 	}
 	if from < len(b) {

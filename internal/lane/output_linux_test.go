@@ -60,7 +60,7 @@ func TestTheBacklogComesFirst(t *testing.T) {
 		defer s.free()
 	}
 	got = appendAll(t, got, pair[1])
-	require.NoError(t, o.write([]byte("next")))
+	require.NoError(t, o.write(part{bytes: []byte("next")}))
 	want = append(want, "next"...)
 	for o.Blocked() {
 		o.flush()
@@ -83,7 +83,7 @@ func TestAnAnswerInGzipInTheBacklogIsWhole(t *testing.T) {
 			l.heads.Store(makeHeads(time.Now(), l.cfg.Origins))
 			o := &output{lane: l, owner: nobody{}, fd: pair[0], gzip: true}
 
-			require.NoError(t, o.write(bytes.Repeat([]byte("x"), before)))
+			require.NoError(t, o.write(part{bytes: bytes.Repeat([]byte("x"), before)}))
 			require.Equal(t, before > 0, o.Blocked())
 			lead, want := []byte("{}\n"), "{}\n"
 			var frames []*frame.Frame

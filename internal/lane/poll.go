@@ -135,7 +135,8 @@ func (c *conn) endPoll(err error) {
 	case c.talk != nil:
 		c.act(c.talk.End(err))
 	case c.chunked, c.format == frame.EventStream: // also an event stream without a first byte; see mayReconnect in httpapi
-		if err != nil && c.answer.EndStream(err) != nil || c.endChunks() != nil {
+		failed := err != nil && c.answer.EndStream(err) != nil || c.write(part{bytes: lastChunk}) != nil
+		if c.chunked = false; failed {
 			c.ending = closing
 		}
 		c.answered(ok && problem.Code == wire.CodeDraining)

@@ -296,6 +296,6 @@ func (c *conn) fail(err error) {
 		after += "Connection: close\r\n"
 	}
 	c.entry.Refused(p)
-	_ = c.write(c.identified(listen.ProblemAnswer(p, h.before, after))) // step handles a failure
+	_ = c.write(part{bytes: c.identified(listen.ProblemAnswer(p, h.before, after))}) // step handles a failure
 	c.answered(last)
 }

@@ -163,7 +163,7 @@ func (c *conn) act(a transport.Action) {
 		a = c.talk.Reply(reply, err, c.lane.now())
 	}
 	if len(a.Write) > 0 {
-		_ = c.write(a.Write) // step handles a failure
+		_ = c.write(part{bytes: a.Write}) // step handles a failure
 	}
 	if a.Close {
 		c.ending = closing
