@@ -90,21 +90,50 @@ func (c *conn) Left() bool { return listen.PeerLeft(c.fd) }
 // client may send requests, or read a stream, as fast as the loop serves them.
 const turn = 64
 
-// proceed takes the steps of a turn.
+// proceed takes the steps of a turn. Then the connection leaves, or waits for something.
 func (c *conn) proceed() {
 	c.spent = 0
-	for steps := 0; steps+int(c.spent) < turn; steps++ {
-		if !c.step() {
-			c.endTurn()
+	more := true
+	for steps := 0; more && steps+int(c.spent) < turn; steps++ {
+		more = c.step()
+	}
+	if c.filled == 0 {
+		c.release()
+	}
+	what := waitRequest
+	switch {
+	case more:
+		what, c.loop.tired = waitTurn, true
+		if !c.resuming {
+			c.resuming = true
+			c.loop.post(c, func(c *conn) { c.resuming = false })
+		}
+	case c.state == waiting: // it cannot leave before the goroutine ends
+		if what = waitFrame; c.ended {
+			c.noteLeft()
+		}
+	case c.ending > lastAnswer, c.ended && c.filled == bufferBytes:
+		c.leave()
+		return
+	case c.state == parked:
+		what = waitFrame
+	case c.Blocked():
+		if !c.hearsSpace && c.loop.watch(c.fd, andSpace) != nil {
+			c.leave()
 			return
 		}
+		what, c.hearsSpace = waitSpace, true
+	case c.talk != nil:
+		what = waitFrame
+	case c.requests.refusal != nil:
+		what = waitTurn
+	case c.lane.draining.Load():
+		c.leave()
+		return
+	case c.filled > 0:
+		what = waitRest
 	}
-	c.await(waitTurn)
-	c.loop.tired = true
-	if !c.resuming {
-		c.resuming = true
-		c.loop.post(c, func(c *conn) { c.resuming = false })
-	}
+	c.await(what)
 }
 
 // spend counts bytes that name topics as more steps, since a topic costs about as much as a step.
@@ -120,8 +149,8 @@ func (c *conn) step() bool {
 	if c.ending > lastAnswer {
 		return false
 	}
-	if c.state == parked {
-		c.read() // if the client has sent bytes, this takes the output back from the session
+	if c.state == parked && c.read() {
+		c.takeBack()
 	}
 	if c.state >= parked {
 		return false
@@ -137,10 +166,13 @@ func (c *conn) step() bool {
 	case c.failed:
 		c.ending = closing
 		return false
-	case c.talk != nil:
-		return c.converse() || c.stepPoll() || c.read()
+	case c.talk != nil && c.converse(), c.talk == nil && c.serve():
+		return true
+	case c.state == begun:
+		c.continuePoll()
+		return true
 	}
-	return c.serve() || c.stepPoll() || c.read()
+	return c.read()
 }
 
 // read reads once, and reports whether the client has sent bytes: mostly the next poll,
@@ -179,7 +211,6 @@ func (c *conn) read() bool {
 	if c.talk != nil {
 		c.talk.wroteFrames = false
 	}
-	c.takeBack()
 	return true
 }
 
@@ -187,40 +218,6 @@ func (c *conn) read() bool {
 func (c *conn) consume(n int) {
 	c.filled = copy(c.buf[:], c.buf[n:c.filled])
 	c.waitsFor = waitTurn
-}
-
-// endTurn ends the connection's turn: it leaves, or notes what it waits for.
-func (c *conn) endTurn() {
-	if c.filled == 0 {
-		c.release()
-	}
-	switch {
-	case c.state == waiting: // it cannot leave before the goroutine ends
-		if c.ended {
-			c.noteLeft()
-		}
-		c.await(waitFrame)
-	case c.ending > lastAnswer, c.ended && c.filled == bufferBytes:
-		c.leave()
-	case c.state == parked:
-		c.await(waitFrame)
-	case c.Blocked():
-		c.await(waitSpace)
-		if !c.hearsSpace && c.loop.watch(c.fd, andSpace) != nil {
-			c.leave()
-		}
-		c.hearsSpace = true
-	case c.talk != nil:
-		c.await(waitFrame)
-	case c.requests.refusal != nil:
-		c.await(waitTurn)
-	case c.lane.draining.Load():
-		c.leave()
-	case c.filled > 0:
-		c.await(waitRest)
-	default:
-		c.await(waitRequest)
-	}
 }
 
 // await notes what the connection waits for. The rest of something has one bound: more

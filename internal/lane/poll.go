@@ -52,13 +52,9 @@ func (c *conn) beginPoll(s *session.Session, req transport.Request) {
 	c.state = begun
 }
 
-// stepPoll continues the poll, and reports whether one was begun.
-func (c *conn) stepPoll() bool {
-	if c.state != begun {
-		return false
-	}
+// continuePoll continues a poll that was begun.
+func (c *conn) continuePoll() {
 	c.noteState(c.answer.Go(c.filled > 0 || c.lane.draining.Load() || c.entry != nil)) // an entry ends with its answer
-	return true
 }
 
 // noteState notes the new state of the poll.

@@ -110,8 +110,9 @@ func (l *Lane) takeDuplex(nc net.Conn, d transport.Duplex) bool {
 	c.talk = &conversation{Conversation: d.Conversation, session: d.Session, do: d.Do, giveUp: func() {}, resume: c.resume}
 	d.Conversation.Move(c)
 	c.begin(func(c *conn) {
-		c.beginPoll(d.Session, d.Request)
-		c.stepPoll() // hello precedes the replies to commands that were read ahead
+		if c.beginPoll(d.Session, d.Request); c.state == begun {
+			c.continuePoll() // hello precedes the replies to commands that were read ahead
+		}
 	})
 	return true
 }
