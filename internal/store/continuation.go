@@ -162,8 +162,8 @@ func (l *logFile) copyEntries(after, end uint64, to *segment) error {
 // appendRecord appends a record that was read from another file.
 func appendRecord(b []byte, r record, key uint32) []byte {
 	start := len(b)
-	b = append(beginRecord(b, r.kind, r.number), r.body...)
-	_ = endRecord(b, start, key) // its length was checked
+	b = append(append(b, noHead[:]...), r.body...)
+	_ = endRecord(b, start, r.kind, r.number, key) // its length was checked
 	return b
 }
 

@@ -66,32 +66,23 @@ func keyOfFile(seed, number uint64) uint32 {
 	return crc32.Checksum(binary.LittleEndian.AppendUint64(b, number), castagnoli)
 }
 
-// beginRecord appends the head of a record, and endRecord completes it, once its body was
-// appended after it.
-func beginRecord(b []byte, k kind, number uint64) []byte {
-	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
-	b = binary.LittleEndian.AppendUint64(b, number)
-	return append(b, byte(k), 0, 0, 0, 0)
-}
+// noHead begins a record: its body is appended, and then endRecord writes its head.
+var noHead [recordHeadBytes]byte
 
-// endRecord completes the record that begins at start.
-func endRecord(b []byte, start int, key uint32) error {
+// endRecord writes the head of the record that begins at start.
+func endRecord(b []byte, start int, k kind, number uint64, key uint32) error {
 	r := b[start:]
 	length := len(r) - recordHeadBytes
 	if length > maxBody {
 		return fmt.Errorf("a record must have at most %d bytes; got %d", maxBody, length)
 	}
 	binary.LittleEndian.PutUint32(r[4:], uint32(length))
-	head, body := sums(r, r[recordHeadBytes:], key)
-	binary.LittleEndian.PutUint32(r, head)
-	binary.LittleEndian.PutUint32(r[17:], body)
+	binary.LittleEndian.PutUint64(r[8:], number)
+	r[16] = byte(k)
+	sum := crc32.Update(key, castagnoli, r[4:17])
+	binary.LittleEndian.PutUint32(r, sum)
+	binary.LittleEndian.PutUint32(r[17:], crc32.Update(sum, castagnoli, r[recordHeadBytes:]))
 	return nil
-}
-
-// sums returns the sums of a record.
-func sums(recordHead, recordBody []byte, key uint32) (head, body uint32) {
-	head = crc32.Update(key, castagnoli, recordHead[4:17])
-	return head, crc32.Update(head, castagnoli, recordBody)
 }
 
 // A badRecord is an error that says where a file has no valid record.
@@ -155,7 +146,7 @@ func (r *recordReader) next() (record, error) {
 		return record{}, fmt.Errorf("read %s: %w", r.file, err)
 	}
 	length := int64(binary.LittleEndian.Uint32(head[4:]))
-	sum, _ := sums(head[:], nil, r.key)
+	sum := crc32.Update(r.key, castagnoli, head[4:17])
 	switch {
 	case sum != binary.LittleEndian.Uint32(head[:]):
 		return record{}, r.bad(false, "its checksum does not match")
@@ -168,7 +159,7 @@ func (r *recordReader) next() (record, error) {
 	if _, err := io.ReadFull(r.from, r.body); err != nil {
 		return record{}, fmt.Errorf("read %s: %w", r.file, err)
 	}
-	if _, sum = sums(head[:], r.body, r.key); sum != binary.LittleEndian.Uint32(head[17:]) {
+	if crc32.Update(sum, castagnoli, r.body) != binary.LittleEndian.Uint32(head[17:]) {
 		return record{}, r.bad(false, "its checksum does not match")
 	}
 	r.at += recordHeadBytes + length
@@ -179,8 +170,8 @@ func (r *recordReader) next() (record, error) {
 // its offset in a checkpoint.
 func appendEntry(b []byte, e *broker.Entry, number uint64, key uint32) ([]byte, error) {
 	start := len(b)
-	b = entry.Append(beginRecord(b, entry.KindOf(e.Op), number), e)
-	return b, endRecord(b, start, key)
+	b = entry.Append(append(b, noHead[:]...), e)
+	return b, endRecord(b, start, entry.KindOf(e.Op), number, key)
 }
 
 // entry returns the entry of a record, for an epoch. It keeps nothing of the record.

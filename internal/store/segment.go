@@ -61,8 +61,7 @@ type header struct {
 
 func (h *header) append(b []byte, key uint32) []byte {
 	start := len(b)
-	b = beginRecord(b, kindHeader, h.number)
-	b = entry.AppendField(b, h.epoch)
+	b = entry.AppendField(append(b, noHead[:]...), h.epoch)
 	for _, n := range []uint64{h.prev, h.copied, h.lost, h.lease, h.synced} {
 		b = binary.AppendUvarint(b, n)
 	}
@@ -74,7 +73,7 @@ func (h *header) append(b []byte, key uint32) []byte {
 	}
 	b = append(b, flags)
 	b = entry.AppendField(b, h.boot)
-	if err := endRecord(b, start, key); err != nil {
+	if err := endRecord(b, start, kindHeader, h.number, key); err != nil {
 		panic("BUG: a header is too long: " + err.Error())
 	}
 	return b
@@ -183,8 +182,8 @@ func (w *WAL) leaveSegmentLocked() {
 // appendNumber appends a record whose body is one number.
 func appendNumber(b []byte, k kind, number, n uint64, key uint32) []byte {
 	start := len(b)
-	b = binary.LittleEndian.AppendUint64(beginRecord(b, k, number), n)
-	_ = endRecord(b, start, key) // it is short
+	b = binary.LittleEndian.AppendUint64(append(b, noHead[:]...), n)
+	_ = endRecord(b, start, k, number, key) // it is short
 	return b
 }
 

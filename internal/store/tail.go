@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 
 	"go.uber.org/zap"
@@ -113,8 +114,8 @@ func (n *notices) add(b []byte, key uint32) {
 	if k < kindLease || k > kindClosed || binary.LittleEndian.Uint32(b[4:]) != 8 {
 		return
 	}
-	head, body := sums(b, b[recordHeadBytes:noticeBytes], key)
-	if head != binary.LittleEndian.Uint32(b) || body != binary.LittleEndian.Uint32(b[17:]) {
+	sum := crc32.Update(key, castagnoli, b[4:17])
+	if sum != binary.LittleEndian.Uint32(b) || crc32.Update(sum, castagnoli, b[recordHeadBytes:noticeBytes]) != binary.LittleEndian.Uint32(b[17:]) {
 		return
 	}
 	value := binary.LittleEndian.Uint64(b[recordHeadBytes:])
