@@ -99,7 +99,8 @@ func ask(t *testing.T, client, requests int) {
 func (s *stage) hear() {
 	s.Helper()
 	var events [atOnce]unix.EpollEvent
-	n := epollWait(uintptr(s.loop.epoll), events[:])
+	n, err := unix.EpollWait(s.loop.epoll, events[:], 0)
+	require.NoError(s, err)
 	for _, e := range events[:n] {
 		s.loop.handle(e)
 	}

@@ -146,10 +146,11 @@ func (o *output) writeFrames(s *scratch, frames []*frame.Frame, end string) erro
 // part by itself if that is large or the client does not read.
 func (o *output) add(s *scratch, p part) error {
 	if len(s.bytes)+len(p.bytes) >= atOnceBytes || o.Blocked() {
-		err := o.writeScratch(s)
-		if s.empty(); err != nil {
+		if err := o.writeScratch(s); err != nil {
 			return err
 		}
+		clear(s.parts)
+		*s = scratch{s.bytes[:0], s.parts[:0], s.starts[:0]}
 		if len(p.bytes) >= sharedBytes || o.Blocked() {
 			return o.write(p)
 		}
@@ -275,17 +276,13 @@ func (s *scratch) append(p part) {
 	s.bytes = append(s.bytes, p.bytes...)
 }
 
-func (s *scratch) empty() {
-	clear(s.parts)
-	s.bytes, s.parts, s.starts = s.bytes[:0], s.parts[:0], s.starts[:0]
-}
-
 // maxScratch is the largest scratch that is kept for reuse.
 const maxScratch = 2 * atOnceBytes
 
 // free keeps the scratch for reuse. Nothing may refer to its memory.
 func (s *scratch) free() {
-	s.empty()
+	clear(s.parts)
+	*s = scratch{s.bytes[:0], s.parts[:0], s.starts[:0]}
 	if cap(s.bytes) <= maxScratch {
 		scratches.Put(s)
 	}

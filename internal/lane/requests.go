@@ -44,15 +44,21 @@ func (c *conn) serve() bool {
 		return false
 	}
 	var r parsed
-	switch kind := w.parser.read(c.buf[:c.filled], &r); kind {
-	case pollForm, topicsForm:
-		c.servePoll(kind, &r)
-	case publishForm:
-		c.servePublish(&r)
-	case unfinished:
+	switch kind := w.parser.read(c.buf[:c.filled], &r); {
+	case kind == unfinished:
 		c.partial = true
 		if r.length > bufferBytes {
 			c.ending = returning
+		}
+	case kind == topicsForm && !r.fields.isAllowed, kind == publishForm && !r.fields.isAllowed:
+		c.ending = returning // net/http refuses to make a session, or a topic, for a page of another origin
+	case kind != foreign:
+		c.who = c.counted.Who(r.fields.forwardedFor[:])
+		caller := app.Caller{Credentials: auth.Credentials{Authorization: r.fields.authorization}, Who: c.who}
+		if kind == publishForm {
+			c.servePublish(&r, caller)
+		} else {
+			c.servePoll(&r, caller)
 		}
 	default:
 		// Some clients send line ends after the body of a POST. net/http skips them, too.
@@ -70,15 +76,10 @@ func (c *conn) serve() bool {
 // blanksBehindPost is how many bytes of line ends may follow a POST's body.
 const blanksBehindPost = 4
 
-// servePoll begins one poll. A poll without a session makes one: net/http refuses those from
-// pages of other origins.
-func (c *conn) servePoll(kind form, r *parsed) {
-	if kind == topicsForm && !r.fields.isAllowed {
-		c.ending = returning
-		return
-	}
-	a, caller := c.lane.cfg.App, c.caller(r)
-	if kind == topicsForm {
+// servePoll begins one poll. A poll without a session makes one.
+func (c *conn) servePoll(r *parsed, caller app.Caller) {
+	a := c.lane.cfg.App
+	if r.form == topicsForm {
 		c.spend(len(r.query))
 		p := request.TopicPollOf(string(r.query), r.fields.accepts, &caller.Credentials)
 		if a.OpeningWaits(&caller, p.Open.Topics) {
@@ -135,13 +136,9 @@ func (c *conn) answerPoll(s *session.Session, req transport.Request, err error) 
 	c.beginPoll(s, req)
 }
 
-// servePublish serves one publish. net/http refuses those from pages of other origins.
-func (c *conn) servePublish(r *parsed) {
-	if !r.fields.isAllowed {
-		c.ending = returning
-		return
-	}
-	a, caller, body := c.lane.cfg.App, c.caller(r), bytes.Clone(r.body)
+// servePublish serves one publish.
+func (c *conn) servePublish(r *parsed, caller app.Caller) {
+	a, body := c.lane.cfg.App, bytes.Clone(r.body)
 	h := request.Head{
 		Topic: string(r.name), Query: string(r.query),
 		ContentType:    request.Header{Value: r.fields.contentType, Count: min(len(r.fields.contentType), 1)},
@@ -212,12 +209,6 @@ func (c *conn) writePublished(published wire.Published) {
 	s.bytes = append(c.identified(c.head().published.Append(s.bytes, len(line))), line...)
 	_ = c.writeScratch(s) // step handles a failure
 	c.answered(false)
-}
-
-// caller returns the sender of a request.
-func (c *conn) caller(r *parsed) app.Caller {
-	c.who = c.counted.Who(r.fields.forwardedFor[:])
-	return app.Caller{Credentials: auth.Credentials{Authorization: r.fields.authorization}, Who: c.who}
 }
 
 // accept notes that the lane serves a request, and how many blanks may follow it. It begins
