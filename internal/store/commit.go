@@ -28,46 +28,28 @@ func (w *WAL) Append(e []broker.Entry, done func([]broker.Result)) {
 	for i := range e {
 		a.bytes += int64(e[i].Message.Size())
 	}
-	if err := w.enqueue(a); err != nil {
-		done(failed(len(e), err))
+	var refused *wire.Problem
+	w.queue.mu.Lock()
+	switch {
+	case w.queue.closed:
+		refused = problem.New(wire.CodeOverloaded, "retry later, or at another server; the server's operator must restart it", "%s", errEnded).Retry(time.Second)
+	case w.hangsLocked():
+		w.refuse(refusedWaiting, len(e))
+		refused = problemOf(errHangs)
+	case w.queue.waiting > 0 && w.queue.waiting+a.bytes > w.cfg.pendingBytes:
+		w.refuse(refusedWaiting, len(e))
+		refused = problem.New(wire.CodeOverloaded, "retry after retry_after_ms",
+			"messages arrive faster than the disk can store them").Retry(100 * time.Millisecond)
+	default:
+		w.queue.pending = append(w.queue.pending, a)
+		w.queue.waiting += a.bytes
+	}
+	w.queue.mu.Unlock()
+	if refused != nil {
+		done(failed(len(e), refused))
 		return
 	}
 	signal(w.wake)
-}
-
-func (w *WAL) enqueue(a appended) error {
-	w.queue.mu.Lock()
-	defer w.queue.mu.Unlock()
-	switch {
-	case w.queue.closed:
-		return problem.New(wire.CodeOverloaded, "retry later, or at another server; the server's operator must restart it", "%s", errEnded).Retry(time.Second)
-	case w.hangsLocked():
-		w.refuse(refusedWaiting, len(a.entries))
-		return problemOf(errHangs)
-	case w.queue.waiting > 0 && w.queue.waiting+a.bytes > w.cfg.pendingBytes:
-		w.refuse(refusedWaiting, len(a.entries))
-		return problem.New(wire.CodeOverloaded, "retry after retry_after_ms",
-			"messages arrive faster than the disk can store them").Retry(100 * time.Millisecond)
-	}
-	w.queue.pending = append(w.queue.pending, a)
-	w.queue.waiting += a.bytes
-	return nil
-}
-
-// take returns the calls of the next batch, and whether more wait.
-func (w *WAL) take() (batch []appended, more bool) {
-	w.queue.mu.Lock()
-	defer w.queue.mu.Unlock()
-	bytes, n := int64(0), 0
-	for n < len(w.queue.pending) && (n == 0 || bytes+w.queue.pending[n].bytes <= w.cfg.batchBytes) {
-		bytes += w.queue.pending[n].bytes
-		n++
-	}
-	batch, w.queue.waiting = w.queue.pending[:n:n], w.queue.waiting-bytes
-	if w.queue.pending = w.queue.pending[n:]; len(w.queue.pending) == 0 {
-		w.queue.pending = nil
-	}
-	return batch, len(w.queue.pending) > 0
 }
 
 func failed(n int, err error) []broker.Result {
@@ -81,11 +63,27 @@ func failed(n int, err error) []broker.Result {
 // step writes the entries that wait, applies them, and calls their callbacks: at most one
 // batch. It reports whether more wait.
 func (w *WAL) step(now time.Time) (more bool) {
-	batch, more := w.take()
-	if len(batch) == 0 {
+	q := &w.queue
+	q.mu.Lock()
+	n, entries, bytes := 0, 0, int64(0)
+	for n < len(q.pending) && (n == 0 || bytes+q.pending[n].bytes <= w.cfg.batchBytes) {
+		entries, bytes = entries+len(q.pending[n].entries), bytes+q.pending[n].bytes
+		n++
+	}
+	batch := q.pending[:n:n]
+	q.pending, q.waiting, more = q.pending[n:], q.waiting-bytes, n < len(q.pending)
+	if !more {
+		q.pending = nil
+	}
+	if n > 0 {
+		q.since = now
+	}
+	q.mu.Unlock()
+	if n == 0 {
 		return false
 	}
-	results := w.commit(batch, now)
+	results := make([]broker.Result, entries)
+	w.commit(batch, results, now)
 	for _, a := range batch {
 		a.done(results[:len(a.entries):len(a.entries)])
 		results = results[len(a.entries):]
@@ -93,27 +91,31 @@ func (w *WAL) step(now time.Time) (more bool) {
 	return more
 }
 
-func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
-	n := 0
-	for _, a := range batch {
-		n += len(a.entries)
-	}
-	results := make([]broker.Result, n)
-	w.noteBatch(now)
+// commit writes a batch and applies its entries, or refuses them.
+func (w *WAL) commit(batch []appended, results []broker.Result, now time.Time) {
 	w.writing.Lock()
 	bytes, err := w.writeLocked(batch, results)
 	w.noteFaultLocked(err)
 	w.applying.Lock() // a checkpoint waits until what is accepted is applied
 	defer w.applying.Unlock()
 	w.unlock()
-	w.noteBatch(time.Time{}) // a slow fan-out is not a slow disk
+	w.queue.mu.Lock()
+	w.queue.since = time.Time{} // a slow fan-out is not a slow disk
+	w.queue.mu.Unlock()
 	if err != nil {
-		w.refuse(refusalOf(err), n)
+		why := refusedError
+		switch {
+		case errors.Is(err, errDamaged):
+			why = refusedDamaged
+		case isDiskFull(err):
+			why = refusedDiskFull
+		}
+		w.refuse(why, len(results))
 		var problem error = problemOf(err)
 		for i := range results {
 			results[i].Err = cmp.Or(results[i].Err, problem)
 		}
-		return results
+		return
 	}
 	rest := results
 	for _, a := range batch {
@@ -128,9 +130,8 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 	}
 	w.applied.Store(w.seq.accepted) // only this goroutine changes it
 	w.cfg.Metrics.CommitSeconds.Observe(time.Since(now).Seconds())
-	w.cfg.Metrics.Entries.Add(float64(n))
+	w.cfg.Metrics.Entries.Add(float64(len(results)))
 	w.cfg.Metrics.WrittenBytes.Add(float64(bytes))
-	return results
 }
 
 // noteFaultLocked notes why writes fail, or that they succeed. It logs only a change.
@@ -152,29 +153,19 @@ func (w *WAL) noteFaultLocked(err error) {
 // written get an error in results. If it returns an error, none is in the log, or the error
 // is errUnknown.
 func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int, err error) {
-	if err := w.readyLocked(uint64(len(results))); err != nil {
+	n := uint64(len(results))
+	if err := w.readyLocked(n); err != nil {
 		return 0, err
 	}
-	s, from := w.files.current, w.files.current.size
-	b, newest, deletes := w.encodeLocked(batch, results)
-	if err = w.appendLocked(b); err != nil {
-		return 0, err
+	s, from, b := w.files.current, w.files.current.size, w.buffer[:0]
+	if w.seq.synced > w.seq.told { // something has become durable since the last batch
+		b = appendNumber(b, kindSynced, w.seq.synced, uint64(s.synced), s.key)
+		w.seq.told = w.seq.synced
 	}
-	w.seq.written = newest
-	if deletes || w.cfg.Sync == SyncAlways {
-		if err := w.syncLocked(); err != nil {
-			return 0, w.cutLocked(s, from, err)
-		}
+	if w.seq.nextLease == 0 && w.seq.lease-(w.seq.last+n) < w.cfg.leaseNumbers/4 {
+		b = w.appendLeaseLocked(b, n)
 	}
-	w.seq.accepted = newest
-	return len(b), nil
-}
-
-// encodeLocked returns the records of a batch, which are in the buffer that the next batch
-// uses, and the number of the newest entry.
-func (w *WAL) encodeLocked(batch []appended, results []broker.Result) (b []byte, newest uint64, deletes bool) {
-	b, newest = w.noticesLocked(uint64(len(results))), w.seq.written
-	full := w.isFullLocked()
+	full, newest, deletes := w.isFullLocked(), w.seq.written, false
 	for _, a := range batch {
 		for i := range a.entries {
 			e, whole := &a.entries[i], len(b)
@@ -186,8 +177,7 @@ func (w *WAL) encodeLocked(batch []appended, results []broker.Result) (b []byte,
 				signal(w.grown)
 				continue
 			}
-			var err error
-			if b, err = appendEntry(b, e, w.seq.last, w.files.current.key); err != nil {
+			if b, err = appendEntry(b, e, w.seq.last, s.key); err != nil {
 				results[i].Err = problem.New(wire.CodeMessageTooLarge, "publish a smaller message", "the message is too large for the log")
 				b = b[:whole]
 				continue
@@ -200,7 +190,17 @@ func (w *WAL) encodeLocked(batch []appended, results []broker.Result) (b []byte,
 	if w.buffer = b[:0]; cap(b) > maxBuffer {
 		w.buffer = nil
 	}
-	return b, newest, deletes
+	if err = w.appendLocked(b); err != nil {
+		return 0, err
+	}
+	w.seq.written = newest
+	if deletes || w.cfg.Sync == SyncAlways {
+		if err := w.syncLocked(); err != nil {
+			return 0, w.cutLocked(s, from, err)
+		}
+	}
+	w.seq.accepted = newest
+	return len(b), nil
 }
 
 // cutLocked makes sure that what a refused batch has written after a size does not come back
@@ -253,20 +253,6 @@ func (w *WAL) appendLeaseLocked(b []byte, n uint64) []byte {
 	return appendNumber(b, kindLease, w.seq.written, w.seq.nextLease, w.files.current.key)
 }
 
-// noticesLocked begins a batch: with a new lease if only a quarter of the lease is left
-// after n entries, and with what has become durable since the last batch.
-func (w *WAL) noticesLocked(n uint64) []byte {
-	b := w.buffer[:0]
-	if w.seq.synced > w.seq.told {
-		b = appendNumber(b, kindSynced, w.seq.synced, uint64(w.files.current.synced), w.files.current.key)
-		w.seq.told = w.seq.synced
-	}
-	if w.seq.nextLease == 0 && w.seq.lease-(w.seq.last+n) < w.cfg.leaseNumbers/4 {
-		b = w.appendLeaseLocked(b, n)
-	}
-	return b
-}
-
 // Why entries are refused: the values of a label.
 const (
 	refusedWaiting  = "waiting"   // too many entries wait to be written
@@ -298,24 +284,6 @@ var errHangs = fmt.Errorf("the disk has not answered for %v", longestBatch)
 
 func (w *WAL) hangsLocked() bool {
 	return !w.queue.since.IsZero() && time.Since(w.queue.since) > longestBatch
-}
-
-// noteBatch notes when a batch has begun, or that it has ended.
-func (w *WAL) noteBatch(since time.Time) {
-	w.queue.mu.Lock()
-	defer w.queue.mu.Unlock()
-	w.queue.since = since
-}
-
-// refusalOf returns why entries of a batch that could not be written are refused.
-func refusalOf(err error) string {
-	switch {
-	case errors.Is(err, errDamaged):
-		return refusedDamaged
-	case isDiskFull(err):
-		return refusedDiskFull
-	}
-	return refusedError
 }
 
 // problemOf returns the problem that publishers get after a failed write. It names no file.
