@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"context"
 	"sync"
 	"syscall"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
 )
 
 // A conn is one connection on the lane. Its loop owns it, and takes steps on each event
@@ -220,6 +222,19 @@ func (c *conn) consume(n int) {
 	c.waitsFor = waitTurn
 }
 
+// answered notes that an answer is complete. It is the last on the connection if the lane
+// drains.
+func (c *conn) answered(last bool) {
+	c.entry.End()
+	c.entry = nil
+	if c.session == nil {
+		c.answer.Forget()
+	}
+	if c.ending == staying && (last || c.lane.draining.Load()) {
+		c.ending = lastAnswer
+	}
+}
+
 // await notes what the connection waits for. The rest of something has one bound: more
 // bytes of it do not extend the wait.
 func (c *conn) await(what waitKind) {
@@ -274,6 +289,24 @@ func (c *conn) close() {
 	}
 }
 
+// A waiter is what a connection needs once something waits beside the loop: a goroutine for its
+// poll or its call, or its publish. Most polls park.
+type waiter struct {
+	client clientContext      // ends goroutines that wait
+	giveUp context.CancelFunc // ends the publish that waits, if any
+	run    func()             // conn.wait; bound once, so that a poll allocates nothing
+	became session.State      // what wait returned
+	err    error              // likewise
+}
+
+// makeWaiter makes the fields for what waits beside the loop.
+func (c *conn) makeWaiter() *waiter {
+	if c.waits == nil {
+		c.waits = &waiter{client: make(clientContext), giveUp: func() {}, run: c.wait}
+	}
+	return c.waits
+}
+
 // noteLeft lets what the connection waits for know that its client has left.
 func (c *conn) noteLeft() {
 	if c.waits != nil {
@@ -309,6 +342,31 @@ func (c *conn) leave() {
 		c.count(-talkBytes)
 	}
 	c.lane.running.Done()
+}
+
+// A clientContext is a context.Context that is done when the client has left. A
+// context.WithCancel for each connection would need three times the memory.
+type clientContext chan struct{}
+
+// leave ends the context. Only the loop calls it.
+func (c clientContext) leave() {
+	if c.Err() == nil {
+		close(c)
+	}
+}
+
+func (c clientContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (c clientContext) Done() <-chan struct{}       { return c }
+func (c clientContext) Value(any) any               { return nil }
+
+// Err implements context.Context.
+func (c clientContext) Err() error {
+	select {
+	case <-c:
+		return context.Canceled
+	default:
+		return nil
+	}
 }
 
 // Client implements memory.Owner. The borrower of the output may call it, because no

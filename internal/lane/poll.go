@@ -1,9 +1,7 @@
 package lane
 
 import (
-	"context"
 	"errors"
-	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -18,16 +16,6 @@ type poll struct {
 	session *session.Session // of the last poll: most connections have only one
 
 	waits *waiter // nil until something waits beside the loop
-}
-
-// A waiter is what a connection needs once something waits beside the loop: a goroutine for its
-// poll or its call, or its publish. Most polls park.
-type waiter struct {
-	client clientContext      // ends goroutines that wait
-	giveUp context.CancelFunc // ends the publish that waits, if any
-	run    func()             // conn.wait; bound once, so that a poll allocates nothing
-	became session.State      // what wait returned
-	err    error              // likewise
 }
 
 // A pollState is the state of a connection's poll.
@@ -74,14 +62,6 @@ func (c *conn) noteState(state session.State, err error) {
 	case session.Over:
 		c.endPoll(err)
 	}
-}
-
-// makeWaiter makes the fields for what waits beside the loop.
-func (c *conn) makeWaiter() *waiter {
-	if c.waits == nil {
-		c.waits = &waiter{client: make(clientContext), giveUp: func() {}, run: c.wait}
-	}
-	return c.waits
 }
 
 // wait is the goroutine of a poll that waits on its session's queue. It has the output and
@@ -142,43 +122,5 @@ func (c *conn) endPoll(err error) {
 		c.fail(err)
 	default:
 		c.ending = closing
-	}
-}
-
-// answered notes that an answer is complete. It is the last on the connection if the lane
-// drains.
-func (c *conn) answered(last bool) {
-	c.entry.End()
-	c.entry = nil
-	if c.session == nil {
-		c.answer.Forget()
-	}
-	if c.ending == staying && (last || c.lane.draining.Load()) {
-		c.ending = lastAnswer
-	}
-}
-
-// A clientContext is a context.Context that is done when the client has left. A
-// context.WithCancel for each connection would need three times the memory.
-type clientContext chan struct{}
-
-// leave ends the context. Only the loop calls it.
-func (c clientContext) leave() {
-	if c.Err() == nil {
-		close(c)
-	}
-}
-
-func (c clientContext) Deadline() (time.Time, bool) { return time.Time{}, false }
-func (c clientContext) Done() <-chan struct{}       { return c }
-func (c clientContext) Value(any) any               { return nil }
-
-// Err implements context.Context.
-func (c clientContext) Err() error {
-	select {
-	case <-c:
-		return context.Canceled
-	default:
-		return nil
 	}
 }
