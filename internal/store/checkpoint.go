@@ -70,7 +70,12 @@ func (w *WAL) checkpointStep(now time.Time) (more bool) {
 		}
 		w.cfg.Metrics.Checkpoints.WithLabelValues("failed").Inc()
 		w.abortCheckpoint()
-		w.retry.err, w.retry.in = err, w.nextRetry()
+		w.writing.Lock()
+		w.retry.err, w.retry.in = err, min(max(2*w.retry.in, time.Second), mostRetry)
+		if w.faults.damaged != nil || w.isFullLocked() { // publishes wait for it
+			w.retry.in = time.Second
+		}
+		w.unlock()
 		w.retry.at = now.Add(w.retry.in)
 		w.retakeReserve(now)
 		return false
@@ -78,20 +83,10 @@ func (w *WAL) checkpointStep(now time.Time) (more bool) {
 	return more
 }
 
-// mostRetry is the longest time until a checkpoint that failed is tried again.
+// mostRetry is the longest time until a checkpoint that failed is tried again: each time it is
+// twice as long. An attempt may fill the disk, while the segments have space enough, and begins
+// another segment.
 const mostRetry = time.Minute
-
-// nextRetry returns when a checkpoint that has failed is tried again: after a second while
-// publishes wait for it, else each time after twice as long. An attempt may fill the disk,
-// while the segments have space enough, and begins another segment.
-func (w *WAL) nextRetry() time.Duration {
-	w.writing.Lock()
-	defer w.unlock()
-	if w.faults.damaged != nil || w.isFullLocked() {
-		return time.Second
-	}
-	return min(max(2*w.retry.in, time.Second), mostRetry)
-}
 
 func (w *WAL) wantCheckpoint() {
 	w.writing.Lock()
@@ -191,7 +186,13 @@ func (w *WAL) beginAfter(c *checkpoint) (heads []broker.Entry, err error) {
 	defer w.unlock()
 	w.applying.Lock()
 	defer w.applying.Unlock()
-	w.closeUntrustedLocked()
+	for _, s := range w.files.untrusted {
+		w.closeFile(s)
+		if !s.named && s.first > w.seq.accepted { // it has no entry: each attempt to repair the log may leave one
+			_ = w.fs.Remove(s.name) // the next checkpoint tries again
+		}
+	}
+	w.files.untrusted = nil
 	if w.files.current == nil || w.files.current.first <= w.seq.last {
 		if err := w.beginSegmentLocked(); err != nil {
 			return nil, err
@@ -203,18 +204,6 @@ func (w *WAL) beginAfter(c *checkpoint) (heads []broker.Entry, err error) {
 		heads = append(heads, e)
 		return nil
 	})
-}
-
-// closeUntrustedLocked closes files whose sync failed. Those that were never durable and
-// have no entry are removed: each attempt to repair the log may leave one.
-func (w *WAL) closeUntrustedLocked() {
-	for _, s := range w.files.untrusted {
-		w.closeFile(s)
-		if !s.named && s.first > w.seq.accepted {
-			_ = w.fs.Remove(s.name) // the next checkpoint tries again
-		}
-	}
-	w.files.untrusted = nil
 }
 
 var errStopped = errors.New("the export was stopped")
@@ -319,9 +308,8 @@ func (w *WAL) removeBefore(c *checkpoint) {
 	}
 	names, err := w.fs.List()
 	for _, name := range names {
-		segment, isSegment := numberOf(name, segmentSuffix)
-		checkpoint, isCheckpoint := numberOf(name, checkpointSuffix)
-		if isSegment && segment < c.from || isCheckpoint && checkpoint < c.number {
+		kind, _, number := kindOf(name)
+		if kind == KindSegment && number < c.from || kind == KindCheckpoint && number < c.number {
 			err = cmp.Or(remove(name), err)
 		}
 	}

@@ -97,7 +97,7 @@ func (f osFS) Open(name string) (FileReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return osReader{file}, nil
+	return osFile{file}, nil
 }
 
 func (f osFS) Rename(from, to string) error { return os.Rename(f.path(from), f.path(to)) }
@@ -144,7 +144,7 @@ func (f osFS) Lock() (io.Closer, error) {
 	return lock, nil
 }
 
-// osFile is a FileWriter of the operating system.
+// osFile is a FileWriter and a FileReader of the operating system.
 type osFile struct{ *os.File }
 
 func (f osFile) Truncate(size int64) error {
@@ -155,11 +155,8 @@ func (f osFile) Truncate(size int64) error {
 	return err
 }
 
-// osReader is a FileReader of the operating system.
-type osReader struct{ *os.File }
-
-func (r osReader) Size() (int64, error) {
-	s, err := r.Stat()
+func (f osFile) Size() (int64, error) {
+	s, err := f.Stat()
 	if err != nil {
 		return 0, err
 	}

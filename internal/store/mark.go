@@ -27,7 +27,7 @@ type marks struct {
 
 	// Owned by syncStep:
 	written mark  // that the file has; zero: unknown
-	next    mark  // see markStep
+	next    mark  // what was durable at the last syncStep
 	err     error // why the mark could not be written; nil: it was
 }
 
@@ -43,16 +43,6 @@ const (
 	markMagic = "pubsubM1"
 )
 
-// markStep writes what was durable at the last call, a second ago. So a backup that lists the
-// folder and then links or opens its files within a second has all files that the mark names.
-func (w *WAL) markStep() {
-	due := w.marks.next
-	w.writing.Lock()
-	w.marks.next = w.markLocked()
-	w.unlock()
-	w.writeMark(due)
-}
-
 func (w *WAL) markLocked() mark {
 	m := w.marks.durable
 	m.synced, m.lease, m.never = w.seq.synced, w.seq.lease, w.cfg.Sync == SyncNever
@@ -60,6 +50,8 @@ func (w *WAL) markLocked() mark {
 }
 
 // writeMark replaces the mark, if it has changed. If that fails, the older one is still right.
+// syncStep writes what was durable a second ago. So a backup that lists the folder and then links
+// or opens its files within a second has all files that the mark names.
 func (w *WAL) writeMark(m mark) {
 	if m == w.marks.written || m.segment == 0 {
 		return

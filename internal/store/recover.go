@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A Recovery says what the start of a log found.
@@ -142,16 +143,15 @@ func (r *recovering) list() error {
 		return err
 	}
 	for _, name := range names { // in order
-		segment, isSegment := numberOf(name, segmentSuffix)
-		checkpoint, isCheckpoint := numberOf(name, checkpointSuffix)
+		kind, _, number := kindOf(name)
 		switch {
-		case max(segment, checkpoint) > mostNumber:
+		case number > mostNumber:
 			return fmt.Errorf("%s has a number that no log reaches: %s", name, toPutBack)
-		case isSegment:
-			r.segments = append(r.segments, &segmentFile{name: name, header: header{number: segment}})
-		case isCheckpoint:
-			r.hasCheckpoint, r.checkpoint = true, checkpoint
-		case name == markName:
+		case kind == KindSegment:
+			r.segments = append(r.segments, &segmentFile{name: name, header: header{number: number}})
+		case kind == KindCheckpoint:
+			r.hasCheckpoint, r.checkpoint = true, number
+		case kind == KindMark:
 			r.hasMark = true
 		case name == failedSyncName:
 			r.syncFailed = true
@@ -203,12 +203,12 @@ func (r *recovering) readHeaders() error {
 // headerMost is more than the bytes of a head and a header.
 const headerMost = 256
 
-// checkSeed makes sure that all files are of one log.
+// checkSeed makes sure that all files are of one log, whose epoch begins with the first of them.
 func (r *recovering) checkSeed(name string, seed uint64, epoch string) error {
 	if !r.hasSeed {
 		r.hasSeed, r.wal.seed, r.Epoch = true, seed, epoch
 		r.wal.epoch.Store(&epoch)
-		return nil
+		return r.apply(broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{}, State: &broker.State{}})
 	}
 	if seed != r.wal.seed || epoch != r.Epoch {
 		return fmt.Errorf("%s belongs to another log than the other files: move the files of one log to another folder", name)

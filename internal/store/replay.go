@@ -10,16 +10,12 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/entry"
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // readAll reads the checkpoint, and the segments after it.
 func (r *recovering) readAll() error {
 	if r.newest == nil && !r.hasCheckpoint {
 		return nil
-	}
-	if err := r.beginEpoch(); err != nil {
-		return err
 	}
 	if r.hasCheckpoint {
 		if err := r.readCheckpoint(fileName(r.checkpoint, checkpointSuffix)); err != nil {
@@ -48,14 +44,6 @@ func (r *recovering) readAll() error {
 	return r.checkHeaderless()
 }
 
-// beginEpoch begins the epoch of the log, once it is known.
-func (r *recovering) beginEpoch() error {
-	if !r.hasSeed {
-		return nil
-	}
-	return r.apply(broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{}, State: &broker.State{}})
-}
-
 // apply applies an entry of this log's epoch.
 func (r *recovering) apply(e broker.Entry) error {
 	e.Message.Position.Epoch = r.Epoch
@@ -77,7 +65,7 @@ func (r *recovering) readCheckpoint(name string) error {
 	if r.alone {
 		r.lease = r.checkpoint + 1
 	}
-	if err := cmp.Or(r.checkSeed(name, seed, l.epoch), r.beginEpoch()); err != nil {
+	if err := r.checkSeed(name, seed, l.epoch); err != nil {
 		return err
 	}
 	records := uint64(0)

@@ -214,34 +214,28 @@ func openFile(fs FS, name, magic string, number uint64) (l *logFile, seed uint64
 		return nil, 0, err
 	}
 	l = &logFile{reader: file, recordReader: recordReader{file: name, from: bufio.NewReaderSize(file, readBufferBytes)}}
-	if seed, err = l.open(magic, number); err != nil {
-		return l, seed, errors.Join(err, file.Close())
+	if l.size, err = file.Size(); err == nil {
+		seed, err = l.readHead(magic)
 	}
-	return l, seed, nil
-}
-
-func (l *logFile) open(magic string, number uint64) (seed uint64, err error) {
-	if l.size, err = l.reader.Size(); err != nil {
-		return 0, err
+	var r record
+	if err == nil {
+		l.key = keyOfFile(seed, number)
+		if r, err = l.next(); errors.Is(err, io.EOF) {
+			err = l.bad(true, "the file ends before its header")
+		}
 	}
-	if seed, err = l.readHead(magic); err != nil {
-		return 0, err
-	}
-	l.key = keyOfFile(seed, number)
-	r, err := l.next()
-	if errors.Is(err, io.EOF) {
-		err = l.bad(true, "the file ends before its header")
-	}
-	if err != nil {
-		return seed, err
-	}
-	if l.header, err = parseHeader(r); err == nil && l.header.number != number {
-		err = fmt.Errorf("the file's name says %d, and its header %d", number, l.header.number)
+	if err == nil {
+		if l.header, err = parseHeader(r); err == nil && l.header.number != number {
+			err = fmt.Errorf("the file's name says %d, and its header %d", number, l.header.number)
+		}
+		if err != nil {
+			err = l.bad(false, "%s", err)
+		}
 	}
 	if err != nil {
-		return seed, l.bad(false, "%s", err)
+		err = errors.Join(err, file.Close())
 	}
-	return seed, nil
+	return l, seed, err
 }
 
 // close closes the file. Nothing was written, so no error matters.

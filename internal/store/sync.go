@@ -15,8 +15,13 @@ import (
 func (w *WAL) syncStep(now time.Time) {
 	w.evict()
 	w.writing.Lock()
-	if w.faults.write != nil && w.faults.damaged == nil {
-		w.probeLocked()
+	if w.faults.write != nil && w.faults.damaged == nil { // as much as failed, since a full disk may still take a little
+		err := w.readyLocked(0)
+		if err == nil {
+			lease := appendNumber(nil, kindLease, w.seq.written, w.seq.lease, w.files.current.key)
+			err = w.appendLocked(bytes.Repeat(lease, max(1, (w.faults.failed+len(lease)-1)/len(lease))))
+		}
+		w.noteFaultLocked(err)
 	}
 	due := w.faults.damaged == nil && (w.cfg.Sync != SyncNever || w.seq.nextLease > 0)
 	w.unlock()
@@ -27,20 +32,11 @@ func (w *WAL) syncStep(now time.Time) {
 	if w.faults.damaged == nil && w.seq.synced >= w.seq.written {
 		w.seq.syncedAt = now
 	}
+	mark := w.marks.next
+	w.marks.next = w.markLocked()
 	w.unlock()
-	w.markStep()
+	w.writeMark(mark)
 	w.keepReserve(now)
-}
-
-// probeLocked tries to write after a failed write: as much as failed, since a full disk may
-// still take a little.
-func (w *WAL) probeLocked() {
-	err := w.readyLocked(0)
-	if err == nil {
-		lease := appendNumber(nil, kindLease, w.seq.written, w.seq.lease, w.files.current.key)
-		err = w.appendLocked(bytes.Repeat(lease, max(1, (w.faults.failed+len(lease)-1)/len(lease))))
-	}
-	w.noteFaultLocked(err)
 }
 
 // sync is syncLocked while entries are written. Only one goroutine calls it.
