@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"encoding/binary"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -57,9 +58,13 @@ func (l *loop) post(c *conn, do func(*conn)) {
 	l.letters = append(l.letters, letter{c, do})
 	if l.asleep {
 		l.asleep = false
-		l.wake() // under the lock: a letter after shut must not write to its descriptor
+		_, _ = rawWrite(l.event, one) // under the lock: a letter after shut must not write to its descriptor
 	}
 }
+
+// one wakes a loop. Nobody reads its eventfd: each write is a new edge, and the counter holds 2^64
+// writes.
+var one = binary.NativeEndian.AppendUint64(nil, 1)
 
 // deliver opens some letters, so that events get their turn soon. It returns false if no
 // work is left: then the next letter wakes the loop. more says that the kernel has more

@@ -2,7 +2,6 @@ package lane
 
 import (
 	"cmp"
-	"encoding/binary"
 	"os"
 	"syscall"
 	"time"
@@ -92,12 +91,6 @@ func (p *poller) remove(fd int) { _ = control(p.epoll, unix.EPOLL_CTL_DEL, fd, 0
 func control(epoll, what, fd int, events uint32) error {
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(epoll, what, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}))
 }
-
-// wake wakes the loop. Nobody reads the eventfd: each write is a new edge, and its
-// counter holds 2^64 writes.
-func (p *poller) wake() { _, _ = rawWrite(p.event, one) }
-
-var one = binary.NativeEndian.AppendUint64(nil, 1)
 
 // run is the loop. It stays in raw.Read until the end: Go's poller reports each change
 // once, and a new call would lose the changes before it.

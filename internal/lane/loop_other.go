@@ -8,7 +8,7 @@ import (
 )
 
 // On this system net/http serves everything: duplicate fails, so no loop is ever opened.
-type poller struct{}
+type poller struct{ event int }
 
 const arrivals, andSpace = 0, 0
 
@@ -18,7 +18,6 @@ func (*poller) isOpen() bool              { return false }
 func (*poller) reserve(int) error         { return errors.ErrUnsupported }
 func (*poller) watch(int, uint32) error   { return errors.ErrUnsupported }
 func (*poller) remove(int)                {}
-func (*poller) wake()                     {}
 func closeFD(int)                         {}
 func shutWriting(int)                     {}
 func duplicate(syscall.Conn) (int, error) { return 0, errors.ErrUnsupported }
