@@ -119,42 +119,30 @@ func (r *recovering) beginSegment(h *header, now time.Time) error {
 	return nil
 }
 
+// copyAfter copies the entries after a number to a segment.
 func (r *recovering) copyAfter(number uint64, to *segment) error {
+	var b []byte
 	for _, s := range r.chain {
 		if s.newest <= number {
 			continue
 		}
 		l, _, err := openFile(r.wal.fs, s.name, segmentMagic, s.number)
-		if err == nil {
-			err = errors.Join(l.copyEntries(number, s.newest, to), l.reader.Close())
-		}
 		if err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// copyEntries copies the entries after a number to a segment, up to the one with the number
-// end.
-func (l *logFile) copyEntries(after, end uint64, to *segment) error {
-	var b []byte
-	for copied := after; copied < end; {
-		r, err := l.next()
-		if err != nil {
+		for err == nil && number < s.newest {
+			var rec record
+			if rec, err = l.next(); err != nil || !rec.kind.IsEntry() || rec.number <= number {
+				continue
+			}
+			number, b = rec.number, appendRecord(b, rec, to.key)
+			if number == s.newest || len(b) >= readBufferBytes {
+				err, b = to.write(b), b[:0]
+			}
+		}
+		if err = errors.Join(err, l.reader.Close()); err != nil {
 			return err
 		}
-		if !r.kind.IsEntry() || r.number <= after {
-			continue
-		}
-		copied, b = r.number, appendRecord(b, r, to.key)
-		if copied < end && len(b) < readBufferBytes {
-			continue
-		}
-		if err := to.write(b); err != nil {
-			return err
-		}
-		b = b[:0]
 	}
 	return nil
 }

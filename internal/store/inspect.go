@@ -187,7 +187,12 @@ func Inspect(files FS, bootID string) (Contents, error) {
 	}
 	c.Epoch, c.Last, c.Lease, c.Clean, c.SameBoot = r.Epoch, r.Last, w.seq.lease, r.Clean, r.SameBoot
 	c.Cut, c.Lost, c.Damage = r.Cut, r.Lost, r.Damage
-	t.addTo(&c)
+	for _, t := range t.topics {
+		if !t.forgotten {
+			c.Topics, c.Messages, c.Bytes = c.Topics+1, c.Messages+t.messages, c.Bytes+t.bytes
+		}
+	}
+	c.Keys, c.Newest = t.keys, t.newest
 	return c, nil
 }
 
@@ -325,15 +330,6 @@ func (t *topicTally) remove(upTo uint64) {
 	if upTo > max(t.head, t.gone) || upTo == t.head {
 		t.gone, t.messages, t.bytes = upTo, 0, 0
 	}
-}
-
-func (c *tally) addTo(to *Contents) {
-	for _, t := range c.topics {
-		if !t.forgotten {
-			to.Topics, to.Messages, to.Bytes = to.Topics+1, to.Messages+t.messages, to.Bytes+t.bytes
-		}
-	}
-	to.Keys, to.Newest = c.keys, c.newest
 }
 
 // Export writes the messages of a log as NDJSON frames, those of a topic in order. It changes

@@ -234,7 +234,11 @@ func (r *recovering) readRecords(l *logFile, end uint64) error {
 			err = r.takeEntry(rec, l)
 		}
 		if err != nil {
-			return r.damage(l, at, err)
+			err = badOrUnknown(l.file, at, err)
+			if bad, ok := errors.AsType[*badRecord](err); ok && !r.wal.repairs {
+				return r.refuse(bad)
+			}
+			return err
 		}
 	}
 }

@@ -103,28 +103,19 @@ func findNotices(fs FS, name string, key uint32) (found notices, err error) {
 		case err != nil:
 			return notices{}, fmt.Errorf("read %s: %w", name, err)
 		}
-		found.add(b, key)
+		if k := kind(b[16]); k >= kindLease && k <= kindClosed && binary.LittleEndian.Uint32(b[4:]) == noticeBytes-recordHeadBytes {
+			value := binary.LittleEndian.Uint64(b[recordHeadBytes:])
+			switch sum := crc32.Update(key, castagnoli, b[4:17]); {
+			case sum != binary.LittleEndian.Uint32(b), crc32.Update(sum, castagnoli, b[recordHeadBytes:]) != binary.LittleEndian.Uint32(b[17:]):
+			case k == kindLease:
+				found.lease = max(found.lease, value)
+			default:
+				found.synced = max(found.synced, binary.LittleEndian.Uint64(b[8:]))
+				found.length = max(found.length, int64(value))
+			}
+		}
 		_, _ = from.Discard(1) // it was peeked
 	}
-}
-
-// add adds a notice, if b is a valid record of one.
-func (n *notices) add(b []byte, key uint32) {
-	k := kind(b[16])
-	if k < kindLease || k > kindClosed || binary.LittleEndian.Uint32(b[4:]) != 8 {
-		return
-	}
-	sum := crc32.Update(key, castagnoli, b[4:17])
-	if sum != binary.LittleEndian.Uint32(b) || crc32.Update(sum, castagnoli, b[recordHeadBytes:noticeBytes]) != binary.LittleEndian.Uint32(b[17:]) {
-		return
-	}
-	value := binary.LittleEndian.Uint64(b[recordHeadBytes:])
-	if k == kindLease {
-		n.lease = max(n.lease, value)
-		return
-	}
-	n.synced = max(n.synced, binary.LittleEndian.Uint64(b[8:]))
-	n.length = max(n.length, int64(value))
 }
 
 // refuse returns why the daemon must not start, or nil if the log is repaired.
@@ -144,15 +135,6 @@ const (
 	toPutBack  = "put the file back, restore the folder from a backup, or " + toRepair
 	toBeginNew = "restore the folder from a backup, or empty the folder to begin a new log"
 )
-
-// damage returns why a record that was read is not valid. To repair the log, it is a bad one.
-func (r *recovering) damage(l *logFile, at int64, why error) error {
-	err := badOrUnknown(l.file, at, why)
-	if bad, ok := errors.AsType[*badRecord](err); ok && !r.wal.repairs {
-		return r.refuse(bad)
-	}
-	return err
-}
 
 // badOrUnknown returns the error for a record that was read, but is not valid. An entry of a
 // newer release is no damage, and a repair must not drop it.
