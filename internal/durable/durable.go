@@ -26,7 +26,12 @@ const LockSuffix = ".lock"
 // removed: then two processes could lock two files of that name.
 func Lock(path string, wait bool) (*os.File, error) {
 	path += LockSuffix
-	f, err := openLock(path)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		GiveToFolder(f)
+	} else if errors.Is(err, fs.ErrExist) { // a link is not followed: in a folder of another user it could name any file
+		f, err = os.OpenFile(path, os.O_RDWR|noFollow, 0)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -62,19 +67,6 @@ func Await(ctx context.Context, path string, held func()) error {
 
 // awaitEvery is how often Await tries. flock(2) can wait, too, but not until a context ends.
 const awaitEvery = 10 * time.Millisecond
-
-// openLock opens a file, or makes it for the owner of its folder. It does not follow a link: in
-// a folder of another user that could name any file.
-func openLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return os.OpenFile(path, os.O_RDWR|noFollow, 0)
-	}
-	if err == nil {
-		GiveToFolder(f)
-	}
-	return f, err
-}
 
 // GiveToFolder gives a new file to the owner of its folder. Only root can, and needs to.
 func GiveToFolder(f *os.File) {

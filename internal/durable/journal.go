@@ -66,47 +66,43 @@ const (
 
 // OpenJournal opens a journal, or makes it, and locks it until Close. An error says what is wrong
 // with the file, and where. Damage before the last line is an error, and stays for the operator.
-func OpenJournal(cfg JournalConfig) (*Journal, Opened, error) {
-	j := &Journal{cfg: cfg}
-	found, err := j.open()
-	if err != nil {
-		j.Close()
-		return nil, found, err
-	}
-	return j, found, nil
-}
-
-func (j *Journal) open() (found Opened, err error) {
+func OpenJournal(cfg JournalConfig) (j *Journal, found Opened, err error) {
+	j = &Journal{cfg: cfg}
+	defer func() {
+		if err != nil {
+			j.Close()
+		}
+	}()
 	_, unlocked := os.Stat(j.cfg.Path + LockSuffix)
 	j.lock, err = Lock(j.cfg.Path, false)
 	if errors.Is(err, ErrLocked) {
-		return found, fmt.Errorf("%s is in use by another daemon: wait until it has ended, or give each daemon its own file", j.cfg.Path)
+		return j, found, fmt.Errorf("%s is in use by another daemon: wait until it has ended, or give each daemon its own file", j.cfg.Path)
 	}
 	if err != nil {
-		return found, fmt.Errorf("%w: name a file in a folder that the daemon can write to", err)
+		return j, found, fmt.Errorf("%w: name a file in a folder that the daemon can write to", err)
 	}
 	f, err := os.OpenFile(j.cfg.Path, os.O_RDWR|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		found.New, found.Lost = true, unlocked == nil
-		return found, j.rewrite() // so that a file that cannot be written is known now
+		return j, found, j.rewrite() // so that a file that cannot be written is known now
 	}
 	if err != nil {
-		return found, fmt.Errorf("%w: let the daemon read and write it", err)
+		return j, found, fmt.Errorf("%w: let the daemon read and write it", err)
 	}
 	j.file = f
 	if found.Torn, err = j.read(f); err != nil {
-		return found, fmt.Errorf("%s, %w", j.cfg.Path, err)
+		return j, found, fmt.Errorf("%s, %w", j.cfg.Path, err)
 	}
 	if found.Torn > 0 {
 		if err := errors.Join(f.Truncate(j.bytes), f.Sync()); err != nil {
-			return found, err
+			return j, found, err
 		}
 	}
 	if found.Empty = j.bytes == 0; found.Empty {
-		return found, j.rewrite()
+		return j, found, j.rewrite()
 	}
 	j.written, err = f.Stat()
-	return found, err
+	return j, found, err
 }
 
 // read reads all lines. It returns how many bytes follow that are no whole line: the end of a write
