@@ -123,18 +123,6 @@ func (w *WAL) isCheckpointDue() bool {
 // spareSegments is how many segments there may be besides full ones.
 const spareSegments = 100
 
-// bytesLocked returns the size of all files.
-func (w *WAL) bytesLocked() int64 {
-	bytes := w.files.baseBytes + w.files.oldBytes + w.files.partBytes
-	if w.files.current != nil {
-		bytes += w.files.current.size
-	}
-	return bytes
-}
-
-// isFullLocked reports whether the files have reached store.bytes.
-func (w *WAL) isFullLocked() bool { return w.cfg.Bytes > 0 && w.bytesLocked() >= w.cfg.Bytes }
-
 // evict evicts messages if a checkpoint would take more than a quarter of store.bytes. At
 // most the files are an old checkpoint, the segments after it, a new one, and the segments
 // after that. Topics and idempotency keys cannot be evicted. However many there are, they

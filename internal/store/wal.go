@@ -279,3 +279,15 @@ func (w *WAL) unlock() {
 	w.queue.mu.Unlock()
 	w.writing.Unlock()
 }
+
+// bytesLocked returns the size of all files.
+func (w *WAL) bytesLocked() int64 {
+	bytes := w.files.baseBytes + w.files.oldBytes + w.files.partBytes
+	if w.files.current != nil {
+		bytes += w.files.current.size
+	}
+	return bytes
+}
+
+// isFullLocked reports whether the files have reached store.bytes.
+func (w *WAL) isFullLocked() bool { return w.cfg.Bytes > 0 && w.bytesLocked() >= w.cfg.Bytes }
