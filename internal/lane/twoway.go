@@ -28,7 +28,15 @@ func (l *Lane) Open(c net.Conn, first []byte) (transport.Duplex, error) {
 		state := secure.ConnectionState()
 		caller.Credentials.Certificate = listen.Shown(c, &state)
 	}
-	d, err := l.connect(caller, first)
+	asked := request.ConnectInItem(first, &caller.Credentials)
+	o, err := l.cfg.App.BeginOpen(l.life, caller, limit.Sessions, app.OnTopics(asked.Session))
+	if err == nil && asked.Fault == nil { // first may be large
+		err = o.Decode(len(first), func() error { return asked.Complete(first, l.cfg.App.MostNamed()) })
+	}
+	var d transport.Duplex
+	if err == nil {
+		d, err = o.Connect(asked, "tcp")
+	}
 	if err == nil {
 		if conn := listen.Of(c); conn != nil {
 			d.Request.Arrival = session.Arrival{At: conn.LastRead(), Client: conn}
@@ -42,19 +50,6 @@ func (l *Lane) Open(c net.Conn, first []byte) (transport.Duplex, error) {
 		return d, p
 	}
 	return d, err
-}
-
-// connect opens the session of a TCP connection, whose first item may be large.
-func (l *Lane) connect(caller app.Caller, first []byte) (d transport.Duplex, err error) {
-	asked := request.ConnectInItem(first, &caller.Credentials)
-	o, err := l.cfg.App.BeginOpen(l.life, caller, limit.Sessions, app.OnTopics(asked.Session))
-	if err == nil && asked.Fault == nil {
-		err = o.Decode(len(first), func() error { return asked.Complete(first, l.cfg.App.MostNamed()) })
-	}
-	if err != nil {
-		return d, err
-	}
-	return o.Connect(asked, "tcp")
 }
 
 // Carry implements transport.Host. It also serves WebSockets. A connection that the loops
