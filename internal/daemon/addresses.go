@@ -29,8 +29,17 @@ func (d *Daemon) TCPAddr() string {
 // announce makes the daemon ready. It writes the addresses file, notifies the service
 // manager, and logs the addresses.
 func (d *Daemon) announce() error {
-	if err := writeAddresses(d.cfg.AddressesFile, addresses{Public: d.PublicAddr(), Admin: d.AdminAddr(), TCP: d.TCPAddr()}); err != nil {
-		return fmt.Errorf("addresses_file: %w", err)
+	if path := d.cfg.AddressesFile; path != "" { // the file appears whole or not at all
+		text, err := json.Marshal(addresses{Public: d.PublicAddr(), Admin: d.AdminAddr(), TCP: d.TCPAddr()})
+		if err == nil {
+			err = os.WriteFile(path+".new", append(text, '\n'), 0o644)
+		}
+		if err == nil {
+			err = os.Rename(path+".new", path)
+		}
+		if err != nil {
+			return fmt.Errorf("addresses_file: %w", err)
+		}
 	}
 	d.state.Store(nil)
 	d.manager.ready()
@@ -54,26 +63,9 @@ func urlOf(scheme, address string) string {
 	return scheme + address
 }
 
-// addresses are where the daemon listens.
+// addresses are where the daemon listens, for scripts.
 type addresses struct {
 	Admin  string `json:"admin"`
 	Public string `json:"public"`
 	TCP    string `json:"tcp,omitempty"`
-}
-
-// writeAddresses writes the addresses for scripts. The file appears whole or not at all.
-// An empty path writes nothing.
-func writeAddresses(path string, a addresses) error {
-	if path == "" {
-		return nil
-	}
-	text, err := json.Marshal(a)
-	if err != nil {
-		return err
-	}
-	temporary := path + ".new"
-	if err := os.WriteFile(temporary, append(text, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(temporary, path)
 }

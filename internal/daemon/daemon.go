@@ -159,25 +159,27 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 		identifies.TrustCertificatesOf(clients)
 	}
 	hooks := newHooks(cfg, limits, b, m, log)
-	sessions.Events = hooks.events
 	members := presence.New(b, m)
-	sessions.Presence = members
+	sessions.Events, sessions.Presence = hooks.events, members
 	d = &Daemon{
 		cfg: cfg, log: log, metrics: m, runner: runner, broker: b, limiter: limiter, files: files, manager: manager,
-		sessions:    session.NewRegistry(sessions, b, m),
-		members:     members,
-		hooks:       hooks,
-		auth:        identifies,
-		certificate: listen.NewCertificate(certificate, clients, log),
-		level:       level, reloaded: make(chan struct{}, 1),
+		sessions: session.NewRegistry(sessions, b, m),
+		members:  members,
+		hooks:    hooks,
+		auth:     identifies,
+		level:    level, reloaded: make(chan struct{}, 1),
 		accessLog: observe.NewAccessLog(cfg.Log.Access, all, m), traces: traces,
 	}
-	if cfg.ACME.On() {
+	switch {
+	case cfg.ACME.On():
 		if d.acme, err = acme.New(cfg.ACME, m, log); err != nil {
 			return nil, err
 		}
-		d.certificate = listen.NewManagedCertificate(d.acme, acme.Protocol, clients, log)
+		d.certificate = listen.NewCertificate(d.acme, acme.Protocol, log)
+	case certificate != nil:
+		d.certificate = listen.NewCertificate(nil, "", log)
 	}
+	d.certificate.Replace(certificate, clients)
 	d.inForce.Store(&cfg)
 	isOpen, isAdminOpen := cfg.AcceptsEveryHost()
 	d.hosts, d.adminHosts = cors.NewHosts(cfg.Hosts, isOpen, log), cors.NewHosts(cfg.Hosts, isAdminOpen, log)
@@ -204,8 +206,19 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	d.servers.tcp = transport.NewPort(d.api.Lane)
 	d.servers.public = d.server(d.api)
 	d.servers.public.ConnState = listen.ConnState
-	d.servers.public.Protocols = protocolsOf(cfg)
-	d.servers.public.HTTP2 = http2Config(cfg.Transport.WriteTimeout)
+	d.servers.public.Protocols = new(http.Protocols)
+	d.servers.public.Protocols.SetHTTP1(true)
+	d.servers.public.Protocols.SetHTTP2(cfg.ServesTLS())
+	d.servers.public.Protocols.SetUnencryptedHTTP2(cfg.HTTP2.Cleartext && !cfg.ServesTLS())
+	d.servers.public.HTTP2 = &http.HTTP2Config{
+		MaxConcurrentStreams:          maxStreams,
+		MaxReadFrameSize:              maxFrameBytes,
+		MaxReceiveBufferPerStream:     streamWindow,
+		MaxReceiveBufferPerConnection: connectionWindow,
+		SendPingTimeout:               pingAfter,
+		PingTimeout:                   pingTimeout,
+		WriteByteTimeout:              cfg.Transport.WriteTimeout, // of connections that take no bytes at all; each answer has its own
+	}
 	d.servers.admin = d.server(httpapi.NewAdmin(httpapi.AdminConfig{
 		App: d.app, Metrics: m.Registry, Sessions: d.sessions, Ready: d.whyNotReady, LogLevel: d.level, Hosts: d.adminHosts,
 		Key: func() ([]byte, error) { return d.Config().Admin.Key() },
@@ -296,7 +309,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 		return errors.Join(err, closed)
 	}
-	d.manageCertificates()
+	if d.acme != nil {
+		var challenges net.Addr
+		if d.listeners.acme != nil {
+			challenges = d.listeners.acme.Addr()
+			d.servers.challenges = d.server(d.acme)
+		}
+		d.acme.Start(d.listeners.public.Addr(), challenges)
+	}
 	running.Go(func() { serve(d.servers.public, d.listeners.public) })
 	running.Go(func() { serve(d.servers.public, d.api.Lane.Listener()) })
 	if d.listeners.acme != nil {
@@ -344,19 +364,6 @@ func (d *Daemon) endRevoked() {
 	d.log.Info("keys were removed or have changed: their sessions have ended", zap.Int("ended", d.sessions.EndRevoked()))
 }
 
-// manageCertificates begins to get and renew certificates by ACME, if that is configured.
-func (d *Daemon) manageCertificates() {
-	if d.acme == nil {
-		return
-	}
-	var challenges net.Addr
-	if d.listeners.acme != nil {
-		challenges = d.listeners.acme.Addr()
-		d.servers.challenges = d.server(d.acme)
-	}
-	d.acme.Start(d.listeners.public.Addr(), challenges)
-}
-
 func (d *Daemon) notReady(why string) { d.state.Store(&why) }
 
 func (d *Daemon) whyNotReady() string {
@@ -381,7 +388,7 @@ func (d *Daemon) gauges() metrics.Gauges {
 	if d.auth != nil {
 		d.auth.Gauges(&g)
 	}
-	d.hooks.gauges(&g)
+	g.Limits = append(g.Limits, d.hooks.publishCalls.Gauge(), d.hooks.authorizeCalls.Gauge(), d.hooks.events.Gauge())
 	g.Store = d.runner.state(time.Now())
 	return g
 }

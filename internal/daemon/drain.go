@@ -43,7 +43,12 @@ func (d *Daemon) drain() {
 	d.manager.stopping(window)
 	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and will reconnect
 	d.endSessions(begun, d.handOver(window))
-	d.endHandshakes(ctx, begun)
+	if d.cfg.Listen.ReusePort { // the kernel resets connections in the queue of a socket that is closed
+		select {
+		case <-time.After(time.Until(begun.Add(handshakes))):
+		case <-ctx.Done():
+		}
+	}
 
 	if d.listeners.tcp != nil {
 		_ = d.listeners.tcp.Close()
@@ -61,7 +66,8 @@ func (d *Daemon) drain() {
 	case <-ctx.Done():
 		d.cutOff("public")
 	}
-	d.hooks.close() // ends calls to the application
+	d.hooks.publish.Close() // ends the calls that clients wait for
+	d.hooks.authorize.Close()
 	d.api.Lane.Close()
 	d.servers.tcp.Close()
 	d.api.Wait() // from here on nothing is published
@@ -91,18 +97,6 @@ func (d *Daemon) handOver(window time.Duration) time.Duration {
 // handshakes is how long a TCP handshake may last that began before handOver: the kernel
 // repeats its answer after a second.
 const handshakes = time.Second
-
-// endHandshakes accepts connections with listen.reuseport until handshakes has passed since
-// begun: the kernel resets those that are in the queue of a socket that is closed.
-func (d *Daemon) endHandshakes(ctx context.Context, begun time.Time) {
-	if !d.cfg.Listen.ReusePort {
-		return
-	}
-	select {
-	case <-time.After(time.Until(begun.Add(handshakes))):
-	case <-ctx.Done():
-	}
-}
 
 // endSessions ends the sessions and their parked polls, spread over time: clients that
 // end together reconnect together. Until its turn each session is served as before, and

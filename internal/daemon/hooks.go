@@ -39,16 +39,6 @@ func (h *hooks) reload(cfg config.Config, limits limit.Config) {
 	h.events.Reload(cfg.EventsHook)
 }
 
-// close ends the calls that clients wait for.
-func (h *hooks) close() {
-	h.publish.Close()
-	h.authorize.Close()
-}
-
-func (h *hooks) gauges(g *metrics.Gauges) {
-	g.Limits = append(g.Limits, h.publishCalls.Gauge(), h.authorizeCalls.Gauge(), h.events.Gauge())
-}
-
 // hookWaiting returns how many calls may wait for each hook: half and a quarter of
 // limits.calls. Each holds one of limits.calls while it waits, so some stay for others.
 func hookWaiting(l limit.Config) (publish, authorize int) {

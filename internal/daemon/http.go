@@ -9,7 +9,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/listen"
 )
 
@@ -53,15 +52,6 @@ func (w *errorWriter) Write(entry []byte) (int, error) {
 // alpn names the protocols within TLS (RFC 7301), the preferred one first.
 var alpn = []string{"h2", "http/1.1"}
 
-// protocolsOf returns what the public listener speaks.
-func protocolsOf(cfg config.Config) *http.Protocols {
-	p := new(http.Protocols)
-	p.SetHTTP1(true)
-	p.SetHTTP2(cfg.ServesTLS())
-	p.SetUnencryptedHTTP2(cfg.HTTP2.Cleartext && !cfg.ServesTLS())
-	return p
-}
-
 // Bounds of one HTTP/2 connection, beside those of both servers.
 const (
 	// maxStreams bounds the requests in flight, parked polls among them. RFC 9113, section
@@ -87,17 +77,3 @@ const (
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
 )
-
-// http2Config returns the bounds. writeTimeout is for connections that take no bytes at
-// all; each answer has its own, which a reload may change.
-func http2Config(writeTimeout time.Duration) *http.HTTP2Config {
-	return &http.HTTP2Config{
-		MaxConcurrentStreams:          maxStreams,
-		MaxReadFrameSize:              maxFrameBytes,
-		MaxReceiveBufferPerStream:     streamWindow,
-		MaxReceiveBufferPerConnection: connectionWindow,
-		SendPingTimeout:               pingAfter,
-		PingTimeout:                   pingTimeout,
-		WriteByteTimeout:              writeTimeout,
-	}
-}

@@ -10,18 +10,16 @@ type OpenFiles int
 // people need fewer.
 const AdminConnections = 100
 
-// reserve is how many files are not for clients. They are for listeners, connections of
+// minReserve is how many files are not for clients. They are for listeners, connections of
 // the admin listener, calls of hooks and the files of the log. A connection also has a second
 // descriptor while it moves to the lane or back.
-func (f OpenFiles) reserve() int { return min(int(f)/4, minReserve+int(f)/64) }
-
 const minReserve = 2*AdminConnections + 56
 
 // Connections returns how many connections clients may have: configured, or as many as
 // the files allow if that is 0.
 func (f OpenFiles) Connections(configured int) int {
 	if configured == 0 && f > 0 {
-		return int(f) - f.reserve()
+		return int(f) - min(int(f)/4, minReserve+int(f)/64)
 	}
 	return configured
 }

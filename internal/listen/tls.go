@@ -32,28 +32,20 @@ type Managed interface {
 	Expires() time.Time // when the first of them expires; zero: one is missing
 }
 
-// NewManagedCertificate returns a Certificate with managed. proves is the protocol within TLS
-// by which an authority challenges it. clients may be empty.
-func NewManagedCertificate(managed Managed, proves string, clients []*x509.Certificate, log *zap.Logger) *Certificate {
-	certificate := &Certificate{managed: managed, proves: proves, log: log}
-	certificate.Replace(nil, clients)
-	return certificate
-}
-
-// NewCertificate returns a Certificate with c, or nil if c is nil, which means no TLS.
-// clients are the authorities of clients' certificates, and may be empty.
-func NewCertificate(c *tls.Certificate, clients []*x509.Certificate, log *zap.Logger) *Certificate {
-	if c == nil {
-		return nil
-	}
-	certificate := &Certificate{log: log}
-	certificate.Replace(c, clients)
-	return certificate
+// NewCertificate returns a Certificate, of which Replace sets the rest. managed is nil if the
+// certificate is one of files. proves is the protocol within TLS by which an authority challenges
+// managed.
+func NewCertificate(managed Managed, proves string, log *zap.Logger) *Certificate {
+	return &Certificate{managed: managed, proves: proves, log: log}
 }
 
 // Replace makes new handshakes use c and clients, and logs those that have changed.
-// Established connections keep theirs. c is nil if the certificates are managed.
+// Established connections keep theirs. c is nil if the certificates are managed. It may be called
+// on nil, which means no TLS.
 func (h *Certificate) Replace(c *tls.Certificate, clients []*x509.Certificate) {
+	if h == nil {
+		return
+	}
 	var pool *x509.CertPool // nil: there are none
 	if len(clients) > 0 {
 		pool = x509.NewCertPool()
