@@ -148,7 +148,7 @@ func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 // the publish. It returns false if it cannot; then it has changed nothing. If it returns true,
 // the lane ends the entry of the access log.
 func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wire.Published, entry *observe.Entry) bool {
-	return l.take(w, r, entry, func(c *conn) { c.writePublished(published) })
+	return l.take(w, r, entry, func(c *conn) { c.answerPublish(published, nil) })
 }
 
 // take takes the connection of r away from net/http and begins with do. It returns false
