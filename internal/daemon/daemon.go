@@ -389,6 +389,6 @@ func (d *Daemon) gauges() metrics.Gauges {
 		d.auth.Gauges(&g)
 	}
 	g.Limits = append(g.Limits, d.hooks.publishCalls.Gauge(), d.hooks.authorizeCalls.Gauge(), d.hooks.events.Gauge())
-	g.Store = d.runner.state(time.Now())
+	g.Store = d.runner.state()
 	return g
 }

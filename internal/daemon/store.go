@@ -29,7 +29,7 @@ type logRunner interface {
 	// stop ends the log, and waits until everything is durable. The error says why it is not.
 	stop() error
 	// state returns the state of the log for metrics.
-	state(now time.Time) metrics.StoreState
+	state() metrics.StoreState
 }
 
 // newLogRunner returns the runner of the log that cfg asks for. busy is called before what may
@@ -63,10 +63,10 @@ type memoryRunner struct{ metrics *metrics.Metrics }
 func (r memoryRunner) open(cfg broker.Config, now time.Time) *broker.Broker {
 	return broker.New(cfg, r.metrics, now)
 }
-func (memoryRunner) start(ctx context.Context) error           { return ctx.Err() }
-func (memoryRunner) failed() <-chan error                      { return nil }
-func (memoryRunner) stop() error                               { return nil }
-func (memoryRunner) state(time.Time) (none metrics.StoreState) { return none }
+func (memoryRunner) start(ctx context.Context) error  { return ctx.Err() }
+func (memoryRunner) failed() <-chan error             { return nil }
+func (memoryRunner) stop() error                      { return nil }
+func (memoryRunner) state() (none metrics.StoreState) { return none }
 
 // A walRunner is that of a write-ahead log.
 type walRunner struct {
@@ -83,17 +83,7 @@ func (r *walRunner) open(cfg broker.Config, now time.Time) *broker.Broker {
 	return b
 }
 
-func (r *walRunner) state(now time.Time) metrics.StoreState {
-	is := r.wal.Stats()
-	s := metrics.StoreState{
-		Bytes: is.Bytes, Reserve: is.Reserve, MostBytes: int64(r.cfg.Bytes), Segments: is.Segments, Waiting: is.Waiting,
-		Last: is.Last, Lease: is.Lease, IsFaulty: is.Fault != nil,
-	}
-	if is.Synced < is.Last && !is.SyncedAt.IsZero() {
-		s.Unsynced = now.Sub(is.SyncedAt)
-	}
-	return s
-}
+func (r *walRunner) state() metrics.StoreState { return r.wal.Stats().StoreState }
 
 // A stopRunner is that of a log in memory, which is on disk while no daemon runs.
 type stopRunner struct{ *diskRunner }
@@ -104,7 +94,7 @@ func (r stopRunner) open(cfg broker.Config, now time.Time) *broker.Broker {
 	return b
 }
 
-func (stopRunner) state(time.Time) (none metrics.StoreState) { return none }
+func (stopRunner) state() (none metrics.StoreState) { return none }
 
 // A diskRunner is what the runners of logs on disk share.
 type diskRunner struct {

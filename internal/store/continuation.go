@@ -19,7 +19,14 @@ func (r *recovering) begin(now time.Time) error {
 	}
 	switch {
 	case r.newest == nil && !r.hasCheckpoint:
-		if err := r.beginLog(); err != nil {
+		w, epoch := r.wal, r.wal.broker.Epoch(">")
+		w.seed, r.Epoch, r.segments = w.cfg.Seed(), epoch, nil
+		w.epoch.Store(&epoch)
+		err := w.removeAllBut("") // what no log has
+		if err == nil && r.Used && w.cfg.Sync != SyncStop {
+			err = w.fs.Remove(UsedName)
+		}
+		if err != nil {
 			return err
 		}
 	case r.Clean && !r.wal.repairs:
@@ -42,17 +49,6 @@ func (r *recovering) begin(now time.Time) error {
 		return err
 	}
 	return r.keepState(now)
-}
-
-// beginLog begins a new log, in the epoch of the broker. Before, it removes what no log has.
-func (r *recovering) beginLog() error {
-	w, epoch := r.wal, r.wal.broker.Epoch(">")
-	w.seed, r.Epoch, r.segments = w.cfg.Seed(), epoch, nil
-	w.epoch.Store(&epoch)
-	if err := w.removeAllBut(""); err != nil || !r.Used || w.cfg.Sync == SyncStop {
-		return err
-	}
-	return w.fs.Remove(UsedName)
 }
 
 // continueAfterCrash decides where the log continues. With "always", nothing that was visible is

@@ -118,7 +118,14 @@ func (r *recovering) checkMark() error {
 		return err
 	}
 	r.lease = max(r.lease, m.lease)
-	if bad = r.endsBefore(m); bad == nil {
+	switch name := fileName(m.segment, segmentSuffix); {
+	case r.newest == nil || r.newest.number < m.segment:
+		bad = &badRecord{file: name, why: "the file is missing, or cannot be read"}
+	case r.newest.number == m.segment && r.newest.size < m.size:
+		bad = &badRecord{file: name, at: r.newest.size, why: fmt.Sprintf("the file must have at least %d bytes", m.size)}
+	case r.last < m.synced:
+		bad = &badRecord{file: r.newest.name, at: r.newest.size, why: fmt.Sprintf("entries up to %d are missing", m.synced)}
+	default:
 		return nil
 	}
 	switch sameBoot := boot != "" && boot == r.wal.cfg.BootID && !r.syncFailed; {
@@ -130,17 +137,4 @@ func (r *recovering) checkMark() error {
 	}
 	return fmt.Errorf("the log ends early: %s, byte %d: %s. A crash cannot cause this: a file was removed or cut, or is an older copy. "+
 		"Entries up to %d can be read. Put the file back, or %s. If the folder is a copy from a backup, add --restored to the repair", bad.file, bad.at, bad.why, r.last, toRepair)
-}
-
-// endsBefore returns where the log that was read ends before a mark, or nil.
-func (r *recovering) endsBefore(m mark) *badRecord {
-	switch name := fileName(m.segment, segmentSuffix); {
-	case r.newest == nil || r.newest.number < m.segment:
-		return &badRecord{file: name, why: "the file is missing, or cannot be read"}
-	case r.newest.number == m.segment && r.newest.size < m.size:
-		return &badRecord{file: name, at: r.newest.size, why: fmt.Sprintf("the file must have at least %d bytes", m.size)}
-	case r.last < m.synced:
-		return &badRecord{file: r.newest.name, at: r.newest.size, why: fmt.Sprintf("entries up to %d are missing", m.synced)}
-	}
-	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -243,13 +244,8 @@ func (w *WAL) abandon() {
 
 // Stats are the state of a log.
 type Stats struct {
-	Bytes    int64     // of all files but the reserve
-	Reserve  int64     // bytes of the reserve
-	Segments int       // files of entries, which the next checkpoint replaces
-	Waiting  int64     // bytes of entries that wait to be written
-	Last     uint64    // number of the newest entry
+	metrics.StoreState
 	Synced   uint64    // number of the newest entry that is durable
-	Lease    uint64    // numbers below it may be used
 	SyncedAt time.Time // when all entries were last durable, to about a second
 	Fault    error     // why entries are refused now, or nil
 }
@@ -266,6 +262,10 @@ func (w *WAL) Stats() Stats {
 	case w.hangsLocked():
 		s.Fault = errHangs
 	}
+	s.IsFaulty = s.Fault != nil
+	if s.Synced < s.Last && !s.SyncedAt.IsZero() {
+		s.Unsynced = time.Since(s.SyncedAt)
+	}
 	return s
 }
 
@@ -273,8 +273,10 @@ func (w *WAL) Stats() Stats {
 func (w *WAL) unlock() {
 	w.queue.mu.Lock()
 	w.queue.stats = Stats{
-		Bytes: w.bytesLocked(), Segments: len(w.files.segments), Last: w.seq.accepted, Synced: w.seq.synced, Lease: w.seq.lease,
-		SyncedAt: w.seq.syncedAt, Fault: cmp.Or(w.faults.damaged, w.faults.write), Reserve: w.queue.stats.Reserve,
+		metrics.StoreState{
+			Bytes: w.bytesLocked(), MostBytes: w.cfg.Bytes, Reserve: w.queue.stats.Reserve,
+			Segments: len(w.files.segments), Last: w.seq.accepted, Lease: w.seq.lease,
+		}, w.seq.synced, w.seq.syncedAt, cmp.Or(w.faults.damaged, w.faults.write),
 	}
 	w.queue.mu.Unlock()
 	w.writing.Unlock()
