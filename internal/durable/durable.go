@@ -75,41 +75,34 @@ func GiveToFolder(f *os.File) {
 	}
 }
 
-// Create makes an empty file beside path, for the next content of path. The file has mode
-// 0600 and the owner of the file at path. If that file does not exist, root gives the new one
-// to the owner of the folder, so that root can make files for a daemon. Create replaces a
+// Write replaces the file at path with what content writes: whole, or not at all. Once
+// Write has returned nil, a crash does not undo it.
+//
+// The file has mode 0600 and the owner of the file that it replaces. If there is none, root gives
+// it to the owner of the folder, so that root can make files for a daemon. Write also replaces a
 // file that a killed process left unfinished, so the caller must hold the lock.
-func Create(path string) (*os.File, error) {
+func Write(path string, content func(io.Writer) error) error {
 	next := path + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return err
 	}
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // other users must not read secrets
 	if err != nil {
-		return nil, err
-	}
-	if old, err := os.Stat(path); err == nil {
-		if err := keepOwner(f, old); err != nil {
-			return nil, errors.Join(err, f.Close(), os.Remove(next))
-		}
-	} else {
-		GiveToFolder(f)
-	}
-	return f, nil
-}
-
-// Write replaces the file at path with what content writes: whole, or not at all. Once
-// Write has returned nil, a crash does not undo it. The caller must hold the lock.
-func Write(path string, content func(io.Writer) error) error {
-	f, err := Create(path)
-	if err != nil {
 		return err
 	}
-	if err = finish(f, content); err == nil {
-		err = os.Rename(f.Name(), path)
+	err = finish(f, func(w io.Writer) error {
+		if old, err := os.Stat(path); err != nil {
+			GiveToFolder(f)
+		} else if err := keepOwner(f, old); err != nil {
+			return err
+		}
+		return content(w)
+	})
+	if err == nil {
+		err = os.Rename(next, path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return errors.Join(err, os.Remove(next))
 	}
 	return SyncFolder(path)
 }
