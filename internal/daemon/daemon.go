@@ -126,24 +126,20 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
+	var authority app.Authority = auth.Open{}
+	var identifies *auth.Authority // nil: there is no authorisation
 	defer func() {
 		if err != nil {
+			identifies.Close()
 			traces.Close()
 		}
 	}()
-	var authority app.Authority = auth.Open{}
-	var identifies *auth.Authority // nil: there is no authorisation
 	if cfg.Auth.On() {
 		if identifies, err = auth.New(cfg.Auth, m, log); err != nil {
 			return nil, err
 		}
 		authority = identifies
 	}
-	defer func() {
-		if err != nil {
-			identifies.Close()
-		}
-	}()
 	manager := newNotifier(log)
 	runner, err := newLogRunner(cfg.Store, m, log, manager.busy, func(why string) { d.notReady(why) })
 	if err != nil {
