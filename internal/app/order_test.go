@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"iter"
 	"net/netip"
 	"slices"
 	"testing"
@@ -12,9 +13,11 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -230,6 +233,56 @@ func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
 			held.End()
 			require.False(t, a.cfg.Broker.Has("a"), "nothing was joined")
 		})
+	}
+}
+
+// Each call needs one right on its topic, and no other right does.
+func TestEachCallNeedsItsRight(t *testing.T) {
+	calls := map[string]struct {
+		needs auth.Right
+		by    func(a *App) error
+	}{
+		"publish": {auth.Publish, func(a *App) error {
+			_, err := a.BeginPublish(t.Context(), Caller{}, "a")
+			return err
+		}},
+		"subscribe": {auth.Subscribe, func(a *App) error {
+			_, err := a.openSession(t.Context(), Caller{}, bodyOf(`{"topics":["a"]}`))
+			return err
+		}},
+		"subscribe to presence": {auth.Presence, func(a *App) error {
+			_, err := a.openSession(t.Context(), Caller{}, bodyOf(`{"topics":["_presence.a"]}`))
+			return err
+		}},
+		"state": {auth.Subscribe, func(a *App) error {
+			return a.Topic(t.Context(), Caller{}, "a", func(wire.TopicState) error { return nil })
+		}},
+		"presence": {auth.Presence, func(a *App) error {
+			return a.Presence(t.Context(), Caller{}, "a", func(_ presence.List, leave func()) error { leave(); return nil })
+		}},
+		"history": {auth.History, func(a *App) error {
+			h := request.History{Start: wire.Start{Topic: "a", From: wire.FromOldest}, Limit: 1}
+			return a.History(t.Context(), Caller{}, h, func(_ iter.Seq[[]*frame.Frame], leave func()) error { leave(); return nil })
+		}},
+		"delete": {auth.Delete, func(a *App) error {
+			return a.DeleteTopic(t.Context(), Caller{}, "a", func(wire.TopicState) error { return nil })
+		}},
+	}
+	for name, call := range calls {
+		for _, right := range auth.AllRights() {
+			a := newApp(t, func(c *Config) {
+				c.Authority = permit(t, "ann", `[{"topics":["a"],"allow":["`+string(right)+`"]},{"topics":["b"],"allow":["subscribe","publish","history","presence","delete"]}]`)
+				c.Presence = presence.New(c.Broker, c.Metrics)
+				c.Broker.Reload(broker.Config{Rules: []broker.Rule{{Name: "r", Pattern: "a", Presence: true}}}, time.Now())
+			})
+			_, err := a.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}}, 0, time.Now())
+			require.NoError(t, err)
+			if err = call.by(a); right == call.needs {
+				require.NoError(t, err, "%s with the right %s", name, right)
+			} else {
+				require.ErrorIs(t, err, problem.New(wire.CodeForbidden, "", ""), "%s with the right %s", name, right)
+			}
+		}
 	}
 }
 
