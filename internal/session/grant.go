@@ -83,8 +83,8 @@ func (s *Session) forbidPatternsLocked(allowed func(name string) bool) {
 // forbidTopicLocked ends a subscription. Messages that are not acked are not sent again.
 func (s *Session) forbidTopicLocked(sub *subscription, announce bool) {
 	topic := sub.joined.Topic()
-	for i := range s.unacked {
-		if u := &s.unacked[i]; u.sub == sub && u.gap == nil {
+	for i := range s.window.unacked {
+		if u := &s.window.unacked[i]; u.sub == sub && u.gap == nil {
 			s.loseLocked(i)
 			u.gap.Reason = wire.GapForbidden
 		}

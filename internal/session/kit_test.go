@@ -56,8 +56,8 @@ func (k *kit) consistent(s *Session) {
 	k.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	require.EqualValues(k, s.sent, s.acked+uint64(len(s.unacked)), "what was sent is acked or kept")
-	require.LessOrEqual(k, len(s.unacked), s.registry.cfg.Load().Unacked)
+	require.EqualValues(k, s.window.sent, s.window.acked+uint64(len(s.window.unacked)), "what was sent is acked or kept")
+	require.LessOrEqual(k, len(s.window.unacked), s.registry.cfg.Load().Unacked)
 	for _, sub := range s.behind {
 		require.True(k, sub.behind && !sub.dropped)
 	}

@@ -61,8 +61,8 @@ func (s *Session) listed(now time.Time) (l wire.ListedSession, ok bool) {
 		return l, false
 	}
 	l = wire.ListedSession{
-		Number: s.number, AgeMS: now.Sub(s.opened).Milliseconds(), IdleMS: s.idleLocked(now), Polling: s.poll != nil,
-		Subscriptions: s.subs.len(), Queued: len(s.queue), Unacked: len(s.unacked),
+		Number: s.number, AgeMS: now.Sub(s.opened).Milliseconds(), IdleMS: s.idleLocked(now), Polling: s.readers.newest != nil,
+		Subscriptions: s.subs.len(), Queued: len(s.queue.frames), Unacked: len(s.window.unacked),
 	}
 	if p := s.peer; p != nil {
 		l.Transport, l.Address, l.Agent = p.Transport, p.Address, p.Agent.Value()
@@ -71,7 +71,7 @@ func (s *Session) listed(now time.Time) (l wire.ListedSession, ok bool) {
 	for topic, sub := range s.subs.all() {
 		lag := uint64(0)
 		// A live subscription was offered all messages, and the missing ones are the client's own.
-		if !s.noEcho || sub.behind || sub.pace != nil || s.pinned > 0 {
+		if !s.noEcho || sub.behind || sub.pace != nil || s.queue.pinned > 0 {
 			lag = sub.stateLocked().Lag
 		}
 		l.Lag += lag
@@ -101,11 +101,11 @@ func Waits() []string { return []string{waitAck, waitPoll, waitReader, waitHisto
 // served.
 func (s *Session) waitsForLocked() string {
 	switch {
-	case len(s.unacked) >= s.registry.cfg.Load().Unacked && (s.poll == nil || s.poll.acking != AcksLater):
+	case len(s.window.unacked) >= s.registry.cfg.Load().Unacked && (s.readers.newest == nil || s.readers.newest.acking != AcksLater):
 		return waitAck // with a poll or without
-	case s.poll == nil:
+	case s.readers.newest == nil:
 		return waitPoll
-	case len(s.behind) > 0 && s.pinned > 0:
+	case len(s.behind) > 0 && s.queue.pinned > 0:
 		return waitReader
 	case len(s.behind) > 0:
 		return waitHistory

@@ -45,7 +45,7 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 		return
 	}
 	// Fast path: a poll is parked on its connection, and no other frames precede these.
-	if s.parked != nil && !s.hasBacklogLocked() && (!large || s.parked.outlet.Encoding() == encoding) {
+	if s.readers.parked != nil && !s.hasBacklogLocked() && (!large || s.readers.parked.outlet.Encoding() == encoding) {
 		frames = frames[s.handOverLocked(sub, frames, now):]
 		if len(frames) == 0 || sub.dropped { // a stateless poll has its answer
 			return
@@ -56,13 +56,13 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 
 // hasBacklogLocked reports whether a poll must take something before newly offered frames.
 func (s *Session) hasBacklogLocked() bool {
-	return len(s.queue) > 0 || s.leftover.frame != nil || len(s.behind)+len(s.notices) > 0
+	return len(s.queue.frames) > 0 || s.queue.leftover.frame != nil || len(s.behind)+len(s.notices) > 0
 }
 
 // handOverLocked hands the first frames to the parked poll's outlet, as many as one answer
 // takes, and returns how many. Without frames it continues or ends a poll that has timed out.
 func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now time.Time) (n int) {
-	p := s.parked
+	p := s.readers.parked
 	limit := p.withinWindowLocked(p.limit)
 	for n < len(frames) && !frames[n].Expired(now) && limit.Take(frames[n], n == 0) {
 		sub.cursor = frames[n].Position().Offset
@@ -80,8 +80,8 @@ func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now t
 	case Parked:
 		s.timeOutAtLocked(now.Add(p.wait))
 	case Over:
-		s.parked = nil
-		s.poll, s.active = nil, now.Sub(s.opened)
+		s.readers.parked = nil
+		s.readers.newest, s.active = nil, now.Sub(s.opened)
 		p.handedOver = true
 		if s.ephemeral {
 			s.unsubscribeLocked() // its connection ends it later, perhaps much later
@@ -107,8 +107,8 @@ func (s *Session) encodeLarge(frames []*frame.Frame) (e Encoding, large bool) {
 		if !large {
 			large = true
 			s.mu.Lock()
-			if s.parked != nil {
-				e = s.parked.outlet.Encoding()
+			if s.readers.parked != nil {
+				e = s.readers.parked.outlet.Encoding()
 			}
 			s.mu.Unlock()
 		}
@@ -148,15 +148,15 @@ func (sub *subscription) queueLocked(frames []*frame.Frame, now time.Time) {
 		sub.catchUpLocked()
 		return
 	}
-	if s.pinned == 0 {
-		s.waiting = now.UnixNano()
+	if s.queue.pinned == 0 {
+		s.queue.waiting = now.UnixNano()
 	}
 	s.makeQueueLocked()
 	for _, f := range frames {
-		fits := s.pinned == 0 || s.pinned+f.Size() <= queueBytes
+		fits := s.queue.pinned == 0 || s.queue.pinned+f.Size() <= queueBytes
 		if fits {
 			select {
-			case s.queue <- queued{sub, f}:
+			case s.queue.frames <- queued{sub, f}:
 			default:
 				fits = false
 			}
@@ -165,12 +165,12 @@ func (sub *subscription) queueLocked(frames []*frame.Frame, now time.Time) {
 			sub.fallBehindLocked()
 			break
 		}
-		s.pinned += f.Size()
+		s.queue.pinned += f.Size()
 		f.Pin()
 		sub.cursor = f.Position().Offset
 		sub.last = sub.cursor
 	}
-	if s.parked == nil || !s.parked.windowFullLocked() {
+	if s.readers.parked == nil || !s.readers.parked.windowFullLocked() {
 		s.wakeParkedLocked()
 	}
 }

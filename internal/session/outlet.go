@@ -80,14 +80,14 @@ func (p *Reader) TakeOrPark(to Outlet, limit frame.Limit, wait time.Duration, no
 	p.releaseFrames()
 	s.shrinkUnackedLocked()
 	p.outlet, p.limit, p.wait = to, limit, wait
-	s.parked = p
+	s.readers.parked = p
 	s.timeOutAtLocked(now.Add(wait))
 	return nil, Parked, nil
 }
 
 // timeOutAtLocked sets when the parked poll times out.
 func (s *Session) timeOutAtLocked(due time.Time) {
-	s.due = due.Sub(s.opened)
+	s.readers.due = due.Sub(s.opened)
 	s.registry.sessions.visitBy(s, due)
 }
 
@@ -97,10 +97,10 @@ func (p *Reader) Unpark() (over, woken bool) {
 	s := p.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.parked != p {
+	if s.readers.parked != p {
 		return p.handedOver, !p.handedOver
 	}
-	s.parked = nil
+	s.readers.parked = nil
 	return false, false
 }
 
@@ -108,14 +108,14 @@ func (p *Reader) Unpark() (over, woken bool) {
 func (p *Reader) IsParked() bool {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()
-	return p.session.parked == p
+	return p.session.readers.parked == p
 }
 
 // wakeParkedLocked wakes the connection of the parked poll, if any, which then is no
 // longer parked.
 func (s *Session) wakeParkedLocked() {
-	if p := s.parked; p != nil {
-		s.parked = nil
+	if p := s.readers.parked; p != nil {
+		s.readers.parked = nil
 		p.outlet.Wake()
 	}
 }

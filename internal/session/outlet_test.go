@@ -204,7 +204,7 @@ func TestFramesBeyondOneAnswerAreQueued(t *testing.T) {
 		}
 		s.subs.get("a").Offer(many, time.Now())
 		l.wants("a1 a2") // as many as may be unacked
-		require.Equal(k, 2, len(s.queue))
+		require.Equal(k, 2, len(s.queue.frames))
 		require.Equal(k, "a3 a4", k.poll(s, 2))
 	})
 }
@@ -220,7 +220,7 @@ func TestAnAnsweredStatelessPollIsOfferedNothing(t *testing.T) {
 		k.publishN("a", 2)
 		l.wants("a1")
 		require.Empty(k, k.followers("p.1"))
-		require.Empty(k, s.queue)
+		require.Empty(k, s.queue.frames)
 		var g metrics.Gauges
 		k.broker.Gauges(&g)
 		require.Zero(k, g.Subscriptions)

@@ -491,10 +491,10 @@ func TestPatternsSurviveAPlannedRestart(t *testing.T) {
 		s, _ = k.openAll("job.*")
 		for i := range 60 { // short-lived topics are forgotten at once, also in the first minute
 			k.publishN(fmt.Sprintf("job.%d", i), 1)
-			_, err := k.tryPoll(s, s.sent, everything)
+			_, err := k.tryPoll(s, s.window.sent, everything)
 			require.NoError(k, err)
 			if i%2 == 1 {
-				require.Empty(k, k.poll(s, s.sent)) // acks, and waits
+				require.Empty(k, k.poll(s, s.window.sent)) // acks, and waits
 			}
 			k.broker.Sweep(time.Now())
 		}

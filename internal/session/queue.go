@@ -14,6 +14,19 @@ type queued struct {
 	frame *frame.Frame
 }
 
+// A queue has the frames that wait for a poll.
+type queue struct {
+	// frames is filled under Session.mu by fan-outs, and drained by the poll that holds
+	// Session.reading. Never closed. Made under mu by the poll that holds reading or while
+	// nobody reads.
+	frames chan queued
+
+	// Guarded by Session.mu:
+	leftover queued // taken from frames but not sent; sent first
+	pinned   int    // bytes of the pinned frames: those in frames and leftover
+	waiting  int64  // Unix nanoseconds; since then none of those was taken
+}
+
 // queueBytes bounds the bytes of queued frames, except that one frame always fits: a queue
 // must not keep alive what the histories have evicted long ago. Small messages fill the
 // channel first.
@@ -21,8 +34,8 @@ const queueBytes = 256 << 10
 
 // makeQueueLocked makes the queue when it is first needed.
 func (s *Session) makeQueueLocked() {
-	if s.queue == nil {
-		s.queue = make(chan queued, s.registry.cfg.Load().Queue)
+	if s.queue.frames == nil {
+		s.queue.frames = make(chan queued, s.registry.cfg.Load().Queue)
 		s.countLocked()
 	}
 }
@@ -30,7 +43,7 @@ func (s *Session) makeQueueLocked() {
 // unpinLocked must be called for each entry that leaves the queue and is not put back.
 func (s *Session) unpinLocked(e queued) {
 	if e.frame != nil {
-		s.pinned -= e.frame.Size()
+		s.queue.pinned -= e.frame.Size()
 		e.frame.Unpin()
 	}
 }
@@ -41,21 +54,21 @@ func (s *Session) putBackLocked(e queued) {
 	case e.frame == nil: // it only woke the poll
 	case s.ended != nil:
 		s.unpinLocked(e)
-	case s.leftover.frame != nil:
+	case s.queue.leftover.frame != nil:
 		panic("BUG: a frame is left over already")
 	default:
-		s.leftover = e
+		s.queue.leftover = e
 	}
 }
 
 // emptyQueueLocked calls do for each entry of the queue, in order.
 func (s *Session) emptyQueueLocked(do func(queued)) {
-	e := s.leftover
-	s.leftover = queued{} // first: do may end the session
+	e := s.queue.leftover
+	s.queue.leftover = queued{} // first: do may end the session
 	for {
 		do(e)
 		select {
-		case e = <-s.queue:
+		case e = <-s.queue.frames:
 		default:
 			return
 		}
@@ -71,7 +84,7 @@ func (s *Session) wakeLocked() {
 	s.wakeParkedLocked()
 	s.makeQueueLocked() // a poll may be about to park on it
 	select {
-	case s.queue <- queued{}:
+	case s.queue.frames <- queued{}:
 	default:
 	}
 }
@@ -82,7 +95,7 @@ const sessionBytes = 416
 
 // countLocked updates the memory account of the session, its queue and the list of unacked frames.
 func (s *Session) countLocked() {
-	takes := sessionBytes + cap(s.queue)*int(unsafe.Sizeof(queued{})) + cap(s.unacked)*int(unsafe.Sizeof(sent{}))
+	takes := sessionBytes + cap(s.queue.frames)*int(unsafe.Sizeof(queued{})) + cap(s.window.unacked)*int(unsafe.Sizeof(sent{}))
 	if s.ended != nil {
 		takes = 0
 	}
@@ -116,8 +129,8 @@ func (r *Registry) Trim(now time.Time, enough func() bool) (trimmed int) {
 func (s *Session) trim(now time.Time, onlySlow bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stalled := s.pinned > 0 && s.ended == nil && now.UnixNano()-s.waiting >= int64(stallAfter)
-	slow := len(s.behind) > 0 || len(s.unacked) >= s.registry.cfg.Load().Unacked/2
+	stalled := s.queue.pinned > 0 && s.ended == nil && now.UnixNano()-s.queue.waiting >= int64(stallAfter)
+	slow := len(s.behind) > 0 || len(s.window.unacked) >= s.registry.cfg.Load().Unacked/2
 	if !stalled || onlySlow && !slow {
 		return false
 	}

@@ -25,13 +25,13 @@ func TestAQueueIsBoundedInBytes(t *testing.T) {
 			require.NoError(k, err)
 			synctest.Wait()
 		}
-		require.Len(k, s.queue, 1, "two would exceed the bound")
+		require.Len(k, s.queue.frames, 1, "two would exceed the bound")
 		require.Equal(k, span("a", 1, 5), k.poll(s, 0), "the rest came from history")
-		require.Zero(k, s.pinned)
+		require.Zero(k, s.queue.pinned)
 		_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: make([]byte, 2*queueBytes)}, 0, time.Now())
 		require.NoError(k, err)
 		synctest.Wait()
-		require.Len(k, s.queue, 1, "one frame always fits")
+		require.Len(k, s.queue.frames, 1, "one frame always fits")
 		require.Equal(k, "a6", k.poll(s, 5))
 	})
 }
@@ -110,7 +110,7 @@ func TestALeftoverFrameIsCountedUntilTheEnd(t *testing.T) {
 		got, err := k.tryPoll(s, 0, frame.Limit{Frames: 1, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, "a1", got)
-		require.NotNil(k, s.leftover.frame)
+		require.NotNil(k, s.queue.leftover.frame)
 		k.registry.End(s)
 		var g metrics.Gauges
 		k.broker.Gauges(&g)
@@ -142,9 +142,9 @@ func TestATrimmedSessionContinuesFromHistory(t *testing.T) {
 		k.publishN("short", 3)
 		k.publishN("a", 2)
 		require.Equal(k, 1, k.trimAll())
-		require.Zero(k, s.pinned)
+		require.Zero(k, s.queue.pinned)
 		k.publishN("a", 1)
-		require.Zero(k, s.pinned, "it comes after what is to be read")
+		require.Zero(k, s.queue.pinned, "it comes after what is to be read")
 		const rest = "gap(slow short0-2) short3 a3 a4 a5"
 		require.Equal(k, "a1 a2 "+rest, k.poll(s, 0), "what was sent comes again as it was, and a gap only where the history has passed")
 		require.Equal(k, rest, k.poll(s, 2), "which never changes")
@@ -233,10 +233,10 @@ func TestATrimBeginsWithSlowSessionsAndStopsWhenItIsEnough(t *testing.T) {
 		k.publishN("b", 3)
 		time.Sleep(stallAfter)
 		asked := 0
-		require.Equal(k, 1, k.registry.Trim(time.Now(), func() bool { asked++; return behind.pinned == 0 }))
+		require.Equal(k, 1, k.registry.Trim(time.Now(), func() bool { asked++; return behind.queue.pinned == 0 }))
 		require.Positive(k, asked)
 		for _, s := range quiet {
-			require.Positive(k, s.pinned)
+			require.Positive(k, s.queue.pinned)
 		}
 		require.Equal(k, span("b", 1, 3), k.poll(behind, 0))
 	})
@@ -251,7 +251,7 @@ func TestALeftoverFrameIsTrimmedToo(t *testing.T) {
 		got, err := k.tryPoll(s, 0, frame.Limit{Frames: 1, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, "a1", got)
-		require.NotNil(k, s.leftover.frame)
+		require.NotNil(k, s.queue.leftover.frame)
 		before := k.queueBytes()
 		require.Equal(k, 1, k.trimAll())
 		require.Less(k, k.queueBytes(), before, "what only the queue held is gone")
@@ -268,9 +268,9 @@ func TestATrimThatEndsASessionUnpinsALeftoverFrameOnce(t *testing.T) {
 		got, err := k.tryPoll(s, 0, frame.Limit{Frames: 1, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, "a1", got)
-		require.NotNil(k, s.leftover.frame)
+		require.NotNil(k, s.queue.leftover.frame)
 		require.Equal(k, 1, k.trimAll())
-		require.Zero(k, s.pinned)
+		require.Zero(k, s.queue.pinned)
 		k.publishN("a", 4)
 		require.Zero(k, k.queueBytes(), "history has let go of it, too")
 	})
@@ -323,7 +323,7 @@ func TestUnderPressureMessagesStayInHistory(t *testing.T) {
 		l.wants("a1")
 		p.Done(time.Now())
 		for _, s := range []*Session{waits, on, away} {
-			require.Zero(k, s.pinned)
+			require.Zero(k, s.queue.pinned)
 		}
 		require.Equal(k, "a2 a3", k.poll(waits, 1))
 		require.Equal(k, "a2 a3", k.poll(on, 1))
@@ -333,7 +333,7 @@ func TestUnderPressureMessagesStayInHistory(t *testing.T) {
 		k.broker.Memory().Press(memory.Calm)
 		require.Equal(k, "a1 a2 a3", k.poll(away, 0))
 		k.publishN("a", 1)
-		require.Positive(k, away.pinned, "it is live again")
+		require.Positive(k, away.queue.pinned, "it is live again")
 	})
 }
 

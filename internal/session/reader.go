@@ -9,6 +9,13 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
+// readers are the polls of a session, guarded by Session.mu.
+type readers struct {
+	newest *Reader       // until it ends
+	parked *Reader       // newest, while its outlet takes frames: then queue and behind are empty, or its window is full
+	due    time.Duration // after Session.opened; when parked times out
+}
+
 // A Reader is one request's hold on its session. One goroutine at a time may use it, and
 // must call Done at the end. Then it may Begin again, on any session.
 type Reader struct {
@@ -28,7 +35,7 @@ type Reader struct {
 	client  Client        // see Arrival
 	acking  Acking        // changes only in Begin
 	why     *wire.Problem // why the poll must end; set before stop is closed
-	resent  int           // how many of session.unacked this poll has taken
+	resent  int           // how many of session.window.unacked this poll has taken
 
 	// While and after the poll is parked on its connection; guarded by session.mu.
 	outlet     Outlet
@@ -75,7 +82,7 @@ func (p *Reader) Begin(s *Session, ack uint64, acking Acking, a Arrival, now tim
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch present := s.poll; {
+	switch present := s.readers.newest; {
 	case s.ended != nil:
 		return s.ended
 	case s.grant.Load().HasExpired(now):
@@ -91,8 +98,8 @@ func (p *Reader) Begin(s *Session, ack uint64, acking Acking, a Arrival, now tim
 			return err
 		}
 	}
-	if s.poll != nil {
-		s.poll.stopLocked(replacedProblem)
+	if s.readers.newest != nil {
+		s.readers.newest.stopLocked(replacedProblem)
 	}
 	if p.why != nil {
 		p.stop = nil // closed
@@ -106,7 +113,7 @@ func (p *Reader) Begin(s *Session, ack uint64, acking Acking, a Arrival, now tim
 	if acking == AcksDuring {
 		p.acks = make(chan struct{}, 1)
 	}
-	s.poll, s.active = p, now.Sub(s.opened)
+	s.readers.newest, s.active = p, now.Sub(s.opened)
 	return nil
 }
 
@@ -124,7 +131,7 @@ func (p *Reader) stopLocked(why *wire.Problem) {
 	if p.stop != nil {
 		close(p.stop)
 	}
-	if p.session.parked == p {
+	if p.session.readers.parked == p {
 		p.session.wakeParkedLocked()
 	}
 }
@@ -134,8 +141,8 @@ func (p *Reader) Done(now time.Time) {
 	s := p.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.poll == p {
-		s.poll = nil
+	if s.readers.newest == p {
+		s.readers.newest = nil
 		s.active = now.Sub(s.opened)
 	}
 	p.releaseFrames()

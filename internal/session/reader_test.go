@@ -95,10 +95,10 @@ func TestOfTwoPollsTheLaterRequestWinsUnlessItsClientHasLeft(t *testing.T) {
 				err := early.Begin(s, 0, AcksNext, Arrival{now.Add(-time.Millisecond), c.early}, now)
 				require.ErrorIs(k, err, c.want)
 				if c.want == nil {
-					require.Same(k, &early, s.poll)
+					require.Same(k, &early, s.readers.newest)
 					early.Done(now)
 				} else {
-					require.Same(k, &late, s.poll)
+					require.Same(k, &late, s.readers.newest)
 				}
 				late.Done(now)
 			})
@@ -245,7 +245,7 @@ func TestAPollThatMustEndPutsItsFrameBack(t *testing.T) {
 				p, err := s.Poll(0, false, time.Now())
 				require.NoError(k, err)
 				k.publishN("a", 2)
-				inHand := <-s.queue
+				inHand := <-s.queue.frames
 				if over.replaced {
 					_, err = s.Poll(0, false, time.Now())
 					require.NoError(k, err)

@@ -45,10 +45,6 @@ type Session struct {
 
 	grant atomic.Pointer[auth.Grant] // see Renew
 
-	// queue is filled under mu by fan-outs, and drained by the poll that holds reading.
-	// Never closed. Made under mu by the poll that holds reading or while nobody reads.
-	queue chan queued
-
 	reading reading // held by the poll that takes or parks; taken before mu
 
 	// Pending counts publishes in flight that name the session.
@@ -58,23 +54,17 @@ type Session struct {
 	slot atomic.Int64 // of the wheel, where link is
 
 	mu       sync.Mutex // guards the fields below; taken before a topic's lock
-	pinned   int        // bytes of the pinned frames: those in queue and leftover
-	waiting  int64      // Unix nanoseconds; since then none of those was taken
-	leftover queued     // taken from queue but not sent; sent first
-	counted  int        // bytes of the session, queue and unacked in the memory account
+	queue    queue      // what waits for a poll
+	counted  int        // bytes of the session, queue and window in the memory account
 	subs     subscriptions
 	patterns map[string]*pattern // by name; nil: none
 	notices  []notice            // gaps to announce before all other frames
 	behind   []*subscription     // those that catch up, in turns
-	poll     *Reader             // the newest, until it ends
-	parked   *Reader             // poll, while its outlet takes frames: then queue and behind are empty, or its window is full
-	due      time.Duration       // after opened; when parked times out
+	readers  readers             // who takes the frames
+	window   window              // what was sent and is not acked
 	told     bool                // Events know the session
 	ended    *wire.Problem       // why the session ended; nil while it lives
 	active   time.Duration       // after opened; when it was opened, or a poll last began or ended
-	unacked  []sent              // frames acked+1 to sent; none while a poll is Trusted
-	sent     uint64              // number of the newest frame
-	acked    uint64              // number of the newest frame that the client has acked
 }
 
 // nobody is the grant of a session without one: anonymous, without rights.
@@ -112,11 +102,11 @@ func (s *Session) endLocked(why *wire.Problem, reason string) {
 		s.ended = &ended
 	}
 	s.unsubscribeLocked()
-	s.notices, s.behind, s.unacked = nil, nil, nil
+	s.notices, s.behind, s.window.unacked = nil, nil, nil
 	s.emptyQueueLocked(s.unpinLocked)
 	s.countLocked()
-	if s.poll != nil {
-		s.poll.stopLocked(s.ended)
+	if s.readers.newest != nil {
+		s.readers.newest.stopLocked(s.ended)
 	}
 	r := s.registry
 	r.sessions.remove(s)
@@ -146,13 +136,13 @@ func (s *Session) unsubscribeLocked() {
 func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.parked != nil && s.due <= now.Sub(s.opened) {
+	if s.readers.parked != nil && s.readers.due <= now.Sub(s.opened) {
 		s.handOverLocked(nil, nil, now)
 	}
 	switch {
-	case s.parked != nil:
-		next = s.opened.Add(s.due)
-	case s.poll != nil || s.ephemeral:
+	case s.readers.parked != nil:
+		next = s.opened.Add(s.readers.due)
+	case s.readers.newest != nil || s.ephemeral:
 		next = now.Add(visitEvery)
 	default:
 		next = s.opened.Add(s.active + s.registry.cfg.Load().InactivityTimeout)
@@ -163,8 +153,8 @@ func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 		if !g.Expires.IsZero() && g.Expires.Before(next) {
 			next = g.Expires
 		}
-	case s.poll != nil:
-		s.poll.stopLocked(expiredProblem)
+	case s.readers.newest != nil:
+		s.readers.newest.stopLocked(expiredProblem)
 	}
 	return next, idle
 }
@@ -182,8 +172,8 @@ func (s *Session) State(now time.Time) (state wire.SessionState, subscriptions i
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	state = wire.SessionState{
-		Session: s.id, Ack: s.acks, Sent: s.sent, Acked: s.acked,
-		Queued: len(s.queue), Polling: s.poll != nil, IdleMS: s.idleLocked(now),
+		Session: s.id, Ack: s.acks, Sent: s.window.sent, Acked: s.window.acked,
+		Queued: len(s.queue.frames), Polling: s.readers.newest != nil, IdleMS: s.idleLocked(now),
 		Patterns: slices.Sorted(maps.Keys(s.patterns)),
 	}
 	subs := s.sortedLocked()
@@ -205,7 +195,7 @@ func (s *Session) State(now time.Time) (state wire.SessionState, subscriptions i
 
 // idleLocked returns for how many milliseconds the session has had no poll.
 func (s *Session) idleLocked(now time.Time) int64 {
-	if s.poll != nil {
+	if s.readers.newest != nil {
 		return 0
 	}
 	return (now.Sub(s.opened) - s.active).Milliseconds()

@@ -114,8 +114,8 @@ func (sub *subscription) readLocked(limit frame.Limit, now time.Time) []*frame.F
 	if at.Epoch != sub.epoch {
 		// Unacked messages of the old epoch cannot be sent again. They become gaps, which get a
 		// reason when they are sent.
-		for i := range sub.session.unacked {
-			if u := &sub.session.unacked[i]; u.sub == sub && u.gap == nil {
+		for i := range sub.session.window.unacked {
+			if u := &sub.session.window.unacked[i]; u.sub == sub && u.gap == nil {
 				sub.session.loseLocked(i)
 			}
 		}

@@ -73,7 +73,7 @@ func (p *Reader) park(ctx context.Context, limit frame.Limit, wait time.Duration
 	}
 	defer p.timeout.Stop()
 	for {
-		queue := p.session.queue
+		queue := p.session.queue.frames
 		if full {
 			queue = nil
 		}
@@ -116,16 +116,16 @@ func (p *Reader) collectLocked(ctx context.Context, e queued, limit frame.Limit,
 		return nil, false, err
 	}
 	if e.frame == nil {
-		e, s.leftover = s.leftover, queued{}
+		e, s.queue.leftover = s.queue.leftover, queued{}
 	}
 	c := collector{poll: p, now: now, limit: limit, frames: p.frames[:0]}
 	c.resend()
 	c.limit = p.withinWindowLocked(c.limit)
 	c.announce()
-	pinned := s.pinned
+	pinned := s.queue.pinned
 	c.drain(e)
-	if s.pinned < pinned {
-		s.waiting = now.UnixNano()
+	if s.queue.pinned < pinned {
+		s.queue.waiting = now.UnixNano()
 	}
 	c.catchUp()
 	s.countLocked()
@@ -148,9 +148,9 @@ type collector struct {
 // resend takes the unacked frames of earlier polls again, with the numbers they have.
 func (c *collector) resend() {
 	p, s := c.poll, c.poll.session
-	for p.resent < len(s.unacked) {
+	for p.resent < len(s.window.unacked) {
 		// A message that the history no longer has becomes a gap.
-		u, lost := &s.unacked[p.resent], wire.GapRestarted
+		u, lost := &s.window.unacked[p.resent], wire.GapRestarted
 		var f *frame.Frame
 		if u.gap == nil {
 			if f, lost = u.sub.joined.Get(u.position(), c.now); f == nil {
@@ -204,7 +204,7 @@ func (c *collector) announce() {
 // drain takes e and the queue, as far as the limit allows.
 func (c *collector) drain(e queued) {
 	s := c.poll.session
-	depth := len(s.queue)
+	depth := len(s.queue.frames)
 	if e.frame != nil {
 		depth++
 	}
@@ -229,7 +229,7 @@ func (c *collector) drain(e queued) {
 		}
 		s.unpinLocked(e)
 		select {
-		case e = <-s.queue:
+		case e = <-s.queue.frames:
 		default:
 			return
 		}
