@@ -146,14 +146,13 @@ func (r *Registry) start(s *Session, o Opening) (*Session, []wire.Position, erro
 	}
 	var positions []wire.Position
 	err := r.checkMemory(refused)
+	endTurn := func() {}
 	if err == nil && o.Turn != nil {
-		var end func()
-		if end, err = o.Turn(); err == nil {
-			defer end()
-		}
+		endTurn, err = o.Turn()
 	}
 	if err == nil {
 		positions, err = s.Change(o.Topics, nil, nil)
+		endTurn()
 	}
 	if err != nil {
 		r.freeSlot(s)
@@ -282,9 +281,9 @@ func (r *Registry) Gauges(g *metrics.Gauges) {
 	r.sessions.each(func(s *Session) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		g.Queued += len(s.queue)
+		g.Queued += len(s.queue.frames)
 		g.Behind += len(s.behind)
-		g.Unacked += len(s.unacked)
+		g.Unacked += len(s.window.unacked)
 	})
 }
 
