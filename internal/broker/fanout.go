@@ -45,7 +45,7 @@ func (t *topic) offerNext() (left bool) {
 	t.mu.Lock()
 	missed := t.missed
 	t.missed = false
-	for i := t.history.count - t.unsent; i < t.history.count; i++ {
+	for i := t.history.after(t.mark); i < t.history.count; i++ {
 		b.frames = append(b.frames, t.history.at(i))
 	}
 	b.subs = append(b.subs, t.subs...)
@@ -76,7 +76,7 @@ func (t *topic) offerNext() (left bool) {
 	t.mu.Unlock()
 	clear(b.frames)
 	clear(b.subs)
-	if b.frames, b.subs = b.frames[:0], b.subs[:0]; cap(b.frames) <= lagMessages {
+	if b.frames, b.subs = b.frames[:0], b.subs[:0]; cap(b.frames) <= lagMessages && cap(b.subs) <= 64*part {
 		batches.Put(b)
 	}
 	return left
