@@ -352,13 +352,15 @@ func TestAStopIsNotTheEndIfAFileFollowsIt(t *testing.T) {
 // A file whose number is near the largest offset refuses the start: the next files would have
 // names that no start recognises.
 func TestANumberThatNoLogReachesRefusesTheStart(t *testing.T) {
-	for _, number := range []uint64{mostNumber + 1, entry.MaxOffset, entry.MaxOffset + 1, 1<<64 - 1} {
+	for _, number := range []string{
+		fmt.Sprintf("%020d", uint64(mostNumber+1)), fmt.Sprintf("%020d", uint64(entry.MaxOffset)), fmt.Sprintf("%020d", uint64(entry.MaxOffset+1)), "18446744073709551615", "99999999999999999999",
+	} {
 		for _, suffix := range []string{segmentSuffix, checkpointSuffix} {
 			d := newDisk(t)
 			d.mustStart()
 			d.publish("a", "1")
 			d.kill()
-			d.write(fileName(number, suffix), d.read(segmentName(1)))
+			d.write(number+suffix, d.read(segmentName(1)))
 			require.ErrorContains(t, d.start(), "a number that no log reaches")
 		}
 	}

@@ -34,7 +34,7 @@ func numberOf(name, suffix string) (number uint64, ok bool) {
 		return 0, false
 	}
 	number, err := strconv.ParseUint(digits, 10, 64)
-	return number, err == nil
+	return number, err == nil || errors.Is(err, strconv.ErrRange) // then it is the largest number
 }
 
 // mostNumber is more than any log reaches, and leaves room for numbers that starts skip. After

@@ -262,7 +262,7 @@ func (w *WAL) Stats() Stats {
 	case w.hangsLocked():
 		s.Fault = errHangs
 	}
-	s.IsFaulty = s.Fault != nil
+	s.MostBytes, s.IsFaulty = w.cfg.Bytes, s.Fault != nil
 	if s.Synced < s.Last && !s.SyncedAt.IsZero() {
 		s.Unsynced = time.Since(s.SyncedAt)
 	}
@@ -274,7 +274,7 @@ func (w *WAL) unlock() {
 	w.queue.mu.Lock()
 	w.queue.stats = Stats{
 		metrics.StoreState{
-			Bytes: w.bytesLocked(), MostBytes: w.cfg.Bytes, Reserve: w.queue.stats.Reserve,
+			Bytes: w.bytesLocked(), Reserve: w.queue.stats.Reserve,
 			Segments: len(w.files.segments), Last: w.seq.accepted, Lease: w.seq.lease,
 		}, w.seq.synced, w.seq.syncedAt, cmp.Or(w.faults.damaged, w.faults.write),
 	}
