@@ -71,6 +71,7 @@ func OpenJournal(cfg JournalConfig) (j *Journal, found Opened, err error) {
 	defer func() {
 		if err != nil {
 			j.Close()
+			j = nil
 		}
 	}()
 	_, unlocked := os.Stat(j.cfg.Path + LockSuffix)

@@ -203,8 +203,10 @@ func checkMessage(m *wire.Message, ttl int64) error {
 		return errors.New("the message's type, key or id is too long")
 	case m.Client != "" && wire.CheckClient(m.Client) != nil:
 		return wire.CheckClient(m.Client)
-	case len(m.By) > wire.MaxByBytes || m.Claims != nil && (m.By == "" || len(m.Claims) > wire.MaxClaimsBytes || !bytes.HasPrefix(m.Claims, []byte("{")) || !isCompactJSON(m.Claims)):
-		return errors.New("the message's by is too long, or its claims are not valid")
+	case len(m.By) > wire.MaxByBytes || len(m.Claims) > wire.MaxClaimsBytes:
+		return errors.New("the message's by is too long, or its claims are")
+	case m.Claims != nil && (m.By == "" || !bytes.HasPrefix(m.Claims, []byte("{")) || !isCompactJSON(m.Claims)):
+		return errors.New("the message's claims are not valid")
 	case m.CBOR && m.Type != "":
 		return errors.New("the message has JSON values, and a type")
 	case m.CBOR:

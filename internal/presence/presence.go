@@ -339,9 +339,10 @@ func (p *Members) List(topic string, now time.Time) (found List, err error) {
 	defer p.release(a)
 	a.telling.Lock()
 	defer a.telling.Unlock()
-	found = List{Topic: topic, Members: []ListedMember{}}
+	found.Topic = topic
 	err = p.tellAll(a, now, func() {
 		found.PresenceCounts = wire.PresenceCounts{Count: len(a.members), Anonymous: a.anonymous, Exact: !a.crowded}
+		found.Members = make([]ListedMember, 0, min(len(a.members), crowd))
 		for _, m := range a.members {
 			if len(found.Members) == crowd {
 				break
