@@ -174,12 +174,12 @@ func (c *commands) later(s *session.Session, command *wire.Command, err error) t
 		if errors.Is(err, errWaits) {
 			// A publish is carried out although its client has left, since a client may close the
 			// connection right behind it; but a hook is no longer asked.
-			waits := ctx
+			lasting := ctx
 			if p := command.Publish; p != nil && !c.app.cfg.Broker.Route(p.Topic).Rule.Hook {
-				waits = context.WithoutCancel(ctx)
+				lasting = context.WithoutCancel(ctx)
 			}
 			err = c.survive(func() (err error) {
-				reply, change, err = c.carryOut(waits, s, command, &slot{})
+				reply, change, err = c.carryOut(lasting, s, command, &slot{})
 				return err
 			})
 		}

@@ -28,7 +28,7 @@ type Hook interface {
 // has a goroutine wait for the rest, and the log answers without one. Use it from one goroutine
 // at a time.
 type Publish struct {
-	MostBytes int // of the body; see request.Message.SetPayload
+	MostBytes int // of the body, as set when the publish began; see request.Message.SetPayload
 
 	app    *App
 	ctx    context.Context // ends waiting
@@ -224,7 +224,7 @@ func (p *Publish) append() {
 // release gives back what the publish holds.
 func (p *Publish) release() {
 	p.app.cfg.Broker.Release(p.claim)
-	p.slot.call.End()
+	p.slot.end()
 	if p.pending != nil {
 		p.pending.Add(-1)
 	}

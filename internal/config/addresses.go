@@ -114,7 +114,7 @@ func isOrigin(s string) bool {
 	whole := u.Scheme + "://" + strings.TrimSuffix(net.JoinHostPort(host, port), ":")
 	n, err := strconv.ParseUint(port, 10, 16)
 	isPort := port == "" || err == nil && strconv.FormatUint(n, 10) == port
-	isDefault := u.Scheme+port == "http80" || u.Scheme+port == "https443" // browsers omit it
+	isDefault := u.Scheme == "http" && port == "80" || u.Scheme == "https" && port == "443" // browsers omit it
 	return s == strings.ToLower(whole) && isOriginHost(host) && isPort && !isDefault
 }
 

@@ -70,9 +70,9 @@ func (a *application) Close() {
 	a.inForce.Load().network.CloseIdleConnections()
 }
 
-// ask asks one question, which is made once there is a slot, in the trace of ctx. The answer counts
-// even if the client has left meanwhile. The error is a *wire.Problem, of the Slots or about the application, or that of
-// ctx if ctx ended before a slot was free.
+// ask asks one question in the trace of ctx. The question is made once there is a slot. The answer
+// counts even if the client has left meanwhile. The error is a *wire.Problem, of the Slots or about
+// the application, or that of ctx if ctx ended before a slot was free.
 func (a *application) ask(ctx context.Context, by Principal, s *server, question func() []byte) (answer wire.HookAnswer, err error) {
 	if err := ctx.Err(); err != nil {
 		return answer, err
@@ -86,14 +86,15 @@ func (a *application) ask(ctx context.Context, by Principal, s *server, question
 	defer a.slots.Leave()
 	defer a.timed(time.Now())
 	ctx, end := observe.Call(observe.Within(a.life, ctx), a.hook)
+	defer func() {
+		if end(err); err != nil {
+			err = a.failed(err)
+		}
+	}()
 	err = s.call(ctx, newID(), question(), func(resp *http.Response) error {
 		answer, err = s.read(resp)
 		return err
 	})
-	end(err)
-	if err != nil {
-		err = a.failed(err)
-	}
 	return answer, err
 }
 

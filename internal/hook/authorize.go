@@ -172,5 +172,5 @@ const (
 	anyRest    = ">"
 )
 
-// maxAgreed bounds each generation of agreed: about 1 MiB.
-const maxAgreed = 10_000
+// maxAgreed bounds each generation of agreed: about 2 MiB.
+const maxAgreed = 20_000

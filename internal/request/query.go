@@ -181,7 +181,7 @@ func word[T ~string](q *query, name string, words ...T) T {
 	given := cmp.Or(T(q.one(name)), words[0])
 	if !slices.Contains(words, given) {
 		all := strings.ReplaceAll(strings.Trim(fmt.Sprint(words), "[]"), " ", " or ")
-		q.fail(problem.New(wire.CodeInvalidRequest, "use "+all, "%s must be %s; got %s", name, all, wire.Quote(given)))
+		q.fail(problem.New(wire.CodeInvalidRequest, "use "+all+" (the default is "+string(words[0])+")", "%s must be %s; got %s", name, all, wire.Quote(given)))
 	}
 	return given
 }
