@@ -184,7 +184,6 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	shown := limitsOf(cfg, d.sessions.Config(), limits)
 	d.polls = transport.New(cfg.Transport, shown, b.Memory(), m, traces)
 	m.Gather(d.gauges)
-	m.GatherProcess()
 	d.app = app.New(app.Config{
 		Broker: b, Sessions: d.sessions, Presence: members, Authority: authority, Revocations: identifies.Revocations(), Limiter: limiter,
 		Hook: d.hooks.publish, Authorize: d.hooks.authorize,

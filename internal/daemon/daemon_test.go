@@ -312,7 +312,7 @@ func TestReadinessFailsWithItsReasonWhileDraining(t *testing.T) {
 }
 
 func TestMetricsCountCalls(t *testing.T) {
-	d := start(t, nil)
+	d := startWith(t, nil, func(d *Daemon) { d.metrics.GatherProcess() })
 	session := d.open(`"a","b@oldest"`)
 	d.post("/v1/topics/a/messages", "[1]")
 	d.post("/v1/topics/a/messages", "[2]")

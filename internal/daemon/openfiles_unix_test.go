@@ -102,7 +102,9 @@ func startWithFewFiles(t *testing.T) *running {
 // serveWithFewFiles runs that daemon until its standard input ends.
 func serveWithFewFiles(t *testing.T, path string) {
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: few, Max: few}))
-	d := start(t, func(c *config.Config) { c.AddressesFile, c.Limit.Connections = path+".begun", 10*few })
+	d := startWith(t, func(c *config.Config) {
+		c.AddressesFile, c.Limit.Connections = path+".begun", 10*few
+	}, func(d *Daemon) { d.metrics.GatherProcess() })
 	require.NoError(t, os.Rename(path+".begun", path)) // from now on this test opens no file
 	require.Len(t, d.logged.FilterMessageSnippet("needs more open files").All(), 1)
 	_, err := io.Copy(io.Discard, os.Stdin)

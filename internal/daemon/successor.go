@@ -45,6 +45,7 @@ func Start(ctx context.Context, cfg config.Config, log *Log) (d *Daemon, err err
 	if d, err = New(cfg, log.Logger, log.metrics); err != nil {
 		return nil, err
 	}
+	log.metrics.GatherProcess() // not in New: a test has many daemons in one process, and asks for metrics often
 	d.listeners.sockets = sockets
 	return d, d.Listen()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -111,14 +112,18 @@ func TestUnreadAnswersCountForTheAddressBehindAProxy(t *testing.T) {
 // is short, the daemon closes their connections.
 func TestUnreadAnswersAreCutOffOnEveryTransport(t *testing.T) {
 	t.Parallel()
-	for _, way := range []struct{ request, lanes string }{
+	for i, way := range []struct{ request, lanes string }{
 		{"GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n", "handoff channel off"},
 		{"GET /v1/poll?topic=a@oldest&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n", "handoff channel"},
 		{"GET /v1/sse?topic=a@oldest&topic=b@oldest HTTP/1.1\r\nHost: h\r\n\r\n", "handoff off"},
 		{"GET /v1/ws?topic=a@oldest HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", "handoff off"},
 		{"GET /v1/topics/a/messages?limit=1000 HTTP/1.1\r\nHost: h\r\n\r\n", "off"},
 	} {
-		for lane := range strings.FieldsSeq(way.lanes) {
+		lanes := strings.Fields(way.lanes)
+		if !exhaustive.On() {
+			lanes = lanes[i%len(lanes):][:1]
+		}
+		for _, lane := range lanes {
 			path, _, _ := strings.Cut(way.request[len("GET "):], " ")
 			t.Run(path+", lane "+lane, func(t *testing.T) {
 				t.Parallel()
