@@ -134,6 +134,22 @@ func TestPressureCutsStalledReaders(t *testing.T) {
 	})
 }
 
+// A connection that is cut keeps its bytes until its owner has closed it. It is cut once.
+func TestAConnectionIsCutOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWaiting(t)
+		w.waits("slow", "a", 1000, 0)
+		time.Sleep(stalledAfter)
+		cut, freed := w.account.cutSlowest(time.Now(), mib)
+		require.Equal(t, 1, cut)
+		require.Positive(t, freed)
+		cut, freed = w.account.cutSlowest(time.Now(), mib)
+		require.Zero(t, cut)
+		require.Zero(t, freed)
+		require.Equal(t, []string{"slow"}, w.cut)
+	})
+}
+
 // A list or history is refused to an address with too many unread bytes, and to all when
 // the share is full or the pressure is high.
 func TestAnswersAreRefusedWhenTheShareIsFull(t *testing.T) {
