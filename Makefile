@@ -101,12 +101,15 @@ TESTS_IN = $(shell grep -ho '^func Test[A-Za-z0-9]*' $(1) | cut -c 6- | paste -s
 # The crash simulator is not built with the race detector, and allocations are counted without it.
 NOT_RACED := ./internal/store ./internal/app ./internal/lane ./internal/session ./internal/transport ./internal/frame ./internal/memory ./pkg/wire/cbor
 
+# These begin first. Tests wait more than they compute, so more of them run than there are cores; vet has a target.
+LONGEST := ./internal/daemon ./internal/httpapi ./cmd/pubsubd
+
 test: $(NODE_INSTALLED) ## run all tests, with the race detector if there is a C compiler; EXHAUSTIVE=1 tries all cases, as check does
 ifeq ($(RACE),)
 	@echo "no C compiler: testing without the race detector"; test -z "$$CI" || { echo "CI must have one: install gcc or clang" >&2; exit 1; }
 endif
-	$(GO) test $(RACE) $(TAGS) -ldflags=-s -timeout 25m -p 4 -parallel 4 ./... # tests wait more than they compute
-	$(GO) test -run "$(call TESTS_IN,$(shell grep -l '^//go:build !race' internal/store/*_test.go))|Allocates|Account" $(NOT_RACED)
+	$(GO) test $(RACE) $(TAGS) -vet=off -ldflags=-s -timeout 25m -p 4 -parallel 4 $(LONGEST) ./...
+	$(GO) test -vet=off -run "$(call TESTS_IN,$(shell grep -l '^//go:build !race' internal/store/*_test.go))|Allocates|Account" $(NOT_RACED)
 
 # The Python client's tests have their tools in .tools, at the versions and hashes of its lock file.
 PYTHON_CLIENT := pkg/pubsubpy

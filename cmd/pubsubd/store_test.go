@@ -303,7 +303,7 @@ func TestABackupUnderPublishesStarts(t *testing.T) {
 	})
 	t.Cleanup(func() { stop(); publisher.Wait() })
 	mark := filepath.Join(dir, "mark")
-	for n := range 1 + 2/exhaustive.Step(2) {
+	for n := range 1 + 2/exhaustive.Step(3) {
 		before, _ := os.Stat(mark)
 		require.Eventually(t, func() bool {
 			now, err := os.Stat(mark)

@@ -141,7 +141,7 @@ func byReusePort(args ...string) func(t *testing.T) upgrade {
 // kernel refuses no connection and resets none. No subscriber misses a message, has one twice,
 // or gets a gap.
 func TestUpgradesRefuseNobody(t *testing.T) {
-	clients, upgrades := 50, 1
+	clients, upgrades := 20, 1
 	if exhaustive.On() {
 		clients, upgrades = 500, 5
 	}

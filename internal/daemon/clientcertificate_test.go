@@ -130,6 +130,7 @@ func TestAReloadReplacesTheAuthoritiesOfClients(t *testing.T) {
 // After a reload without an authority, its certificates are refused also on connections that
 // are open, and what they keep open ends.
 func TestARemovedAuthorityEndsSessions(t *testing.T) {
+	t.Parallel()
 	m := startMutual(t, func(c *config.Config) { c.Auth.Certificates = `[{"topics":["a"],"allow":["subscribe"]}]` })
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: m.named("ann")}}
 	defer c.CloseIdleConnections()
@@ -210,6 +211,7 @@ func TestAConnectionEndsWhenItsCertificateExpires(t *testing.T) {
 // A Go client without a token goes on after its certificate expired, if its settings of TLS
 // then have another one. If they have none, the subscription ends with a refusal.
 func TestTheGoClientGoesOnAfterItsCertificateExpired(t *testing.T) {
+	t.Parallel()
 	m := startMutual(t, func(c *config.Config) { c.Auth.Certificates = `[{"topics":["a"],"allow":["subscribe","publish"]}]` })
 	expires := time.Now().Add(4 * time.Second).Truncate(time.Second) // certificates count seconds
 	old, fresh := m.Issue(t, "ann", expires), m.Issue(t, "ann", time.Now().Add(time.Hour))
@@ -353,6 +355,7 @@ func TestTheCertificateOfATrustedProxyIsNobodys(t *testing.T) {
 // A trusted proxy's certificate needs no common name, and it may expire while clients' streams
 // are open.
 func TestTheCertificateOfATrustedProxyEndsNoStreams(t *testing.T) {
+	t.Parallel()
 	m := startMutual(t, func(c *config.Config) {
 		c.Limit.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
 		c.Transport.Heartbeat = 500 * time.Millisecond

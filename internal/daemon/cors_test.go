@@ -100,6 +100,7 @@ func (d *running) visit(page string) map[string]string {
 // An allowed page can read every answer, also problems. Another page can read none, and
 // what makes topics is refused. The lane sends the same heads, byte for byte.
 func TestAllowedPagesReadEveryAnswer(t *testing.T) {
+	t.Parallel()
 	for _, page := range []string{appPage, localPage, evilPage, noPage} {
 		t.Run(page, func(t *testing.T) {
 			plain := startCORS(t, "off", someOrigins...).visit(page)
@@ -119,6 +120,7 @@ func TestAllowedPagesReadEveryAnswer(t *testing.T) {
 }
 
 func TestNoCORSHeadersWithoutAllowedOrigins(t *testing.T) {
+	t.Parallel()
 	for _, lane := range everyWay {
 		for name, head := range startCORS(t, lane).visit(evilPage) {
 			require.NotContains(t, head, "Access-Control", name)
@@ -129,6 +131,7 @@ func TestNoCORSHeadersWithoutAllowedOrigins(t *testing.T) {
 
 // If all origins are allowed, every answer says so. Answers then do not vary by origin.
 func TestAllOriginsCanBeAllowed(t *testing.T) {
+	t.Parallel()
 	for _, page := range []string{appPage, "null", noPage} {
 		plain := startCORS(t, "off", "*").visit(page)
 		for _, head := range plain {
@@ -260,6 +263,7 @@ func (d *running) refusedOrigins() (origins []string) {
 // Whatever a refused page asks for, its origin is logged once. Allowed pages, those of the
 // daemon's own origin, and other clients are not logged.
 func TestTheOriginOfARefusedPageIsLogged(t *testing.T) {
+	t.Parallel()
 	const upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
 	for _, lane := range everyWay {
 		t.Run(lane, func(t *testing.T) {
@@ -303,6 +307,7 @@ func TestTheOriginOfARefusedPageIsLogged(t *testing.T) {
 
 // A proxy sends the poll of a refused page on a connection of the lane.
 func TestTheOriginOfARefusedPageOnTheLaneIsLogged(t *testing.T) {
+	t.Parallel()
 	for _, lane := range lanes {
 		d := startCORS(t, lane, someOrigins...)
 		proxy := lanetest.DialRaw(t, d.PublicAddr(), aMinute)

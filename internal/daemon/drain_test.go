@@ -53,6 +53,7 @@ func TestSessionsToEnd(t *testing.T) {
 // A topic without messages exists only while it has subscribers. In a drain they leave
 // one after the other, and they expect the topic after the restart.
 func TestNoTopicIsForgottenWhileItsSubscribersLeave(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	d := start(t, func(c *config.Config) {
 		keptIn(dir)(c)
@@ -76,6 +77,7 @@ func TestNoTopicIsForgottenWhileItsSubscribersLeave(t *testing.T) {
 // Clients keep polling while a drain ends other sessions. They use net/http and the lane,
 // on open connections and on new ones. The daemon refuses new sessions and messages.
 func TestADrainIsSpreadAndServesTheRest(t *testing.T) {
+	t.Parallel()
 	d := start(t, func(c *config.Config) {
 		c.DrainWindow = 20 * time.Second
 		c.Transport.PollTimeout = 50 * time.Millisecond
@@ -191,6 +193,7 @@ func TestAReloadDoesNotChangeARunningDrain(t *testing.T) {
 // During drain.delay a load balancer sees that the daemon is not ready. Clients see nothing:
 // they connect, open sessions and publish.
 func TestDuringTheDelayOnlyReadinessFails(t *testing.T) {
+	t.Parallel()
 	const delay = 2 * time.Second
 	d := start(t, func(c *config.Config) { c.DrainDelay = delay })
 	begun := time.Now()
@@ -209,6 +212,7 @@ func TestDuringTheDelayOnlyReadinessFails(t *testing.T) {
 }
 
 func TestADrainWithoutAWindowEndsAtOnce(t *testing.T) {
+	t.Parallel()
 	d := start(t, func(c *config.Config) { c.DrainWindow = 0 })
 	for range 20_000 {
 		_, _, err := d.sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
@@ -284,6 +288,7 @@ func wantLateAnswer(t *testing.T, ended net.Conn, code wire.Code) {
 // A browser keeps a connection of HTTP/2 without a request. Only the head of a first request is
 // worth a wait.
 func TestIdleConnectionsOfHTTP2DoNotDelayAStop(t *testing.T) {
+	t.Parallel()
 	d := start(t, func(c *config.Config) {
 		cleartext(c)
 		c.DrainWindow = surely
@@ -300,6 +305,7 @@ func TestIdleConnectionsOfHTTP2DoNotDelayAStop(t *testing.T) {
 // A client on a bad line has sent half of the head of its first request when the daemon is told
 // to stop. The daemon answers when it has the rest.
 func TestAStopAnswersAFirstRequestThatArrivesSlowly(t *testing.T) {
+	t.Parallel()
 	pair := certtest.New(t)
 	patient := func(c *config.Config) { c.DrainWindow = surely }
 	for name, dial := range map[string]func(t *testing.T) (*running, net.Conn){

@@ -90,6 +90,7 @@ func (n *nodeEvents) read() {
 // eventsource sends the id of the last event as a browser does, and event-source-polyfill
 // in the query.
 func TestAThirdPartyEventSourceReconnects(t *testing.T) {
+	t.Parallel()
 	for _, npm := range []string{"eventsource", "event-source-polyfill"} {
 		t.Run(npm, func(t *testing.T) { reconnects(t, npm) })
 	}
@@ -148,6 +149,7 @@ func reconnects(t *testing.T, npm string) {
 // client continues from the positions in the id of its last event, after a planned restart
 // and after a crash.
 func TestAnEventSourceOnAPatternGetsNothingTwiceAcrossARestart(t *testing.T) {
+	t.Parallel()
 	stored := func(folder string) func(c *config.Config) {
 		return func(c *config.Config) { c.Store.Dir = folder }
 	}

@@ -68,6 +68,7 @@ func TestAReboundPageIsRefused(t *testing.T) {
 
 // The lane answers a known client for as long as its name is listed.
 func TestAReloadOfHostsHoldsOnTheLane(t *testing.T) {
+	t.Parallel()
 	for _, lane := range everyWay {
 		t.Run(lane, func(t *testing.T) {
 			d := startCORS(t, lane)

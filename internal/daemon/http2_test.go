@@ -81,6 +81,7 @@ func TestHTTP2SettingsHaveTheBounds(t *testing.T) {
 
 // An idle connection gets GOAWAY and does not delay the drain.
 func TestADrainSendsGoAway(t *testing.T) {
+	t.Parallel()
 	d := start(t, func(c *config.Config) { c.HTTP2.Cleartext, c.DrainWindow = true, surely })
 	f := d.dialHTTP2()
 	f.next(frameSettings)
@@ -146,6 +147,7 @@ func TestAnHTTP2PingTimesOut(t *testing.T) {
 }
 
 func TestALargeHeadIsRefusedInEveryProtocol(t *testing.T) {
+	t.Parallel()
 	eachTongue(t, nil, func(s *spoken) {
 		req, err := http.NewRequest(http.MethodGet, s.base+"/v1/topics", nil)
 		require.NoError(s, err)
@@ -192,6 +194,7 @@ func TestTheLaneWorksWithCleartextHTTP2(t *testing.T) {
 
 // Requests beyond the streams of one connection use other connections.
 func TestMoreRequestsThanStreamsAreAllServed(t *testing.T) {
+	t.Parallel()
 	eachTongue(t, nil, func(s *spoken) {
 		const polls = maxStreams + 20
 		var answers []<-chan string

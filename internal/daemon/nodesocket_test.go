@@ -87,6 +87,7 @@ func replyWord(r *wire.Reply) string {
 // cut and after a planned restart, and gets gaps after a crash. The daemon reads its
 // compressed messages.
 func TestAThirdPartyWebSocketReconnects(t *testing.T) {
+	t.Parallel()
 	for _, lane := range []string{"off", "handoff"} {
 		t.Run("lane "+lane, func(t *testing.T) { comesBackBySocket(t, lane) })
 	}

@@ -310,6 +310,7 @@ func TestATraceLeadsThroughTheHookToTheLog(t *testing.T) {
 // Commands that publish, and many messages in one request, are traced as one publish each.
 // The trace of the request that opened a WebSocket does not go on in its commands.
 func TestCommandsAndManyMessagesAreTraced(t *testing.T) {
+	t.Parallel()
 	for _, store := range []string{"", t.TempDir()} {
 		to := newCollector(t)
 		d := start(t, func(c *config.Config) {

@@ -219,6 +219,7 @@ func (d *running) status(path, body string) int {
 // Polls that begin after the reload use the new timeout. To time them out that early, the
 // sweeper must tick as often.
 func TestAReloadChangesThePollTimeout(t *testing.T) {
+	t.Parallel()
 	d := start(t, func(c *config.Config) { c.Transport.PollTimeout, c.Transport.Heartbeat = time.Hour, time.Hour })
 	d.reloadWith(func(c *config.Config) { c.Transport.PollTimeout = 50 * time.Millisecond })
 	session := d.open(`"a"`).Session

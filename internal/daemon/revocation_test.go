@@ -152,6 +152,7 @@ func wantSays(t *testing.T, in *bufio.Reader, who string, texts ...string) {
 
 // A broken file changes nothing, and the log says what is wrong and where.
 func TestABrokenFileOfAPIKeysIsLogged(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "keys")
 	keys := keysOf(t, file, "ann")
 	d := start(t, func(c *config.Config) { c.Auth.APIKeys = file })

@@ -71,6 +71,7 @@ func TestTLSNegotiatesTheProtocol(t *testing.T) {
 
 // A certificate is renewed while a stream lasts. New connections see the new certificate.
 func TestAReloadRenewsTheCertificate(t *testing.T) {
+	t.Parallel()
 	for _, tongue := range tongues[:2] {
 		t.Run(tongue.name, func(t *testing.T) {
 			s := startSpeaking(t, tongue, nil)

@@ -156,6 +156,7 @@ func waitUntil(t *testing.T, all []*renewer, after time.Duration) {
 // Before a token expires, the Go client renews it on its connection. Polls without a session
 // have nothing to renew.
 func TestTheGoClientRenewsItsTokenWithoutAReconnect(t *testing.T) {
+	t.Parallel()
 	d := startWithTokens(t)
 	all := d.renewers(t, 8*time.Second, func(f *renewer) (string, error) { return tokenFor(f.expires.Add(time.Hour)), nil },
 		"stateless stream", "server-sent events")
@@ -172,6 +173,7 @@ func TestTheGoClientRenewsItsTokenWithoutAReconnect(t *testing.T) {
 
 // If no new token can be had in time, the client goes on once there is one, and loses nothing.
 func TestTheGoClientGoesOnAfterItsTokenExpired(t *testing.T) {
+	t.Parallel()
 	d := startWithTokens(t)
 	const away = 200 * time.Millisecond // so long the source fails after the token has expired
 	all := d.renewers(t, 4*time.Second, func(f *renewer) (string, error) {
@@ -199,6 +201,7 @@ func TestTheGoClientGoesOnAfterItsTokenExpired(t *testing.T) {
 // A token that cannot be renewed ends the subscription with what the daemon said. The client
 // does not ask again and again.
 func TestTheGoClientEndsWhenItsTokenIsRefusedAgain(t *testing.T) {
+	t.Parallel()
 	d := startWithTokens(t)
 	all := d.renewers(t, 2*time.Second, func(f *renewer) (string, error) { return tokenFor(f.expires), nil })
 	for _, f := range all {

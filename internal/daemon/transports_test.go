@@ -33,6 +33,7 @@ var ways = map[string][]pubsub.SubscribeOption{
 // Connections are cut repeatedly while two topics are published to. Then the client drops
 // one topic. Every transport delivers each message once and in order.
 func TestCutConnectionsLoseNothing(t *testing.T) {
+	t.Parallel()
 	for _, lane := range []string{"handoff", "off"} {
 		d := start(t, func(c *config.Config) { c.Listen.TCP, c.Lane = "127.0.0.1:0", lane })
 		for name, options := range ways {
@@ -44,6 +45,7 @@ func TestCutConnectionsLoseNothing(t *testing.T) {
 // A client that has received nothing yet is cut. What is published before it returns comes, and
 // after a second cut, too.
 func TestAClientThatIsCutBeforeItsFirstMessageLosesNothing(t *testing.T) {
+	t.Parallel()
 	for _, lane := range []string{"handoff", "off"} {
 		d := start(t, func(c *config.Config) { c.Listen.TCP, c.Lane = "127.0.0.1:0", lane })
 		for name, options := range ways {

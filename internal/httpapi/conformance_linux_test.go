@@ -22,9 +22,9 @@ func TestTheLaneDeliversTheSame(t *testing.T) {
 				})
 			})
 		}
-		for _, s := range sampleOf(everySocket(), part) {
+		for i, s := range sampleOf(everySocket(), part) {
 			t.Run(string(way)+" WebSocket "+s.String(), func(t *testing.T) {
-				transporttest.RunInRealTime(t, someStories(part, 2), func(t *testing.T, b transporttest.Bounds) transporttest.System {
+				transporttest.RunInRealTime(t, someStories(i+2*part, 4), func(t *testing.T, b transporttest.Bounds) transporttest.System {
 					return s.on(newLaneKitFor(t, way, b))
 				})
 			})

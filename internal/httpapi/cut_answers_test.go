@@ -74,7 +74,7 @@ func (k *kit) wantCutsNoticed(target string, counted int, headers string) {
 	for _, border := range borders {
 		cuts = append(cuts, border-1, border, border+1)
 	}
-	step := exhaustive.Step(83)
+	step := exhaustive.Step(127)
 	if len(body) > 4096 {
 		step *= len(body)/50 + 1
 	}

@@ -46,7 +46,7 @@ func TestNothingIsLostWhereverAnAnswerIsCut(t *testing.T) {
 // be longer than least bytes.
 func (k *kit) cutEverywhere(least int, cut func(at int) bool) {
 	k.Helper()
-	step := exhaustive.Step(101)
+	step := exhaustive.Step(151)
 	at := len(k.Name()) % step
 	for cut(at) {
 		at += step

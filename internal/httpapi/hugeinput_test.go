@@ -45,7 +45,7 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 	parameters := []string{
 		"topic", "ack", "mode", "format", "hello", "client", "echo", "max_rate", "last_event_id", "lastEventId", "session", "limit", "after", "ttl", "key",
 	}
-	step := exhaustive.Step(13)
+	step := exhaustive.Step(19)
 	for r, at := range routes(t, newAPI(lanetest.NewParts(lanetest.Settings{})).router) {
 		synctest.Test(t, func(t *testing.T) {
 			k := newKit(t, lanetest.Settings{})

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -29,7 +30,8 @@ import (
 // a poll and reconnect. Every subscriber gets every message once and in order. The daemon
 // closes no connection by itself.
 func TestDescriptorsAreReusedWhileOthersPoll(t *testing.T) {
-	const subscribers, passersBy, messages = 24, 8, 150
+	const subscribers, passersBy = 24, 8
+	messages := 150 / exhaustive.Step(2)
 	lanetest.OnBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLane(t, way)
 		var subscribing, passing sync.WaitGroup

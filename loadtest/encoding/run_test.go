@@ -17,7 +17,7 @@ func silent(string) {}
 // table has all of it.
 func TestObjectsMakeRoundTripsInEveryEncoding(t *testing.T) {
 	cfg := startFake(t, &fakeServer{})
-	cfg.Duration = 200 * time.Millisecond // in which each has one at least
+	cfg.Duration = 100 * time.Millisecond // in which each has one at least
 	r, err := Run(t.Context(), cfg, silent)
 	require.NoError(t, err)
 	require.Empty(t, r.Faults)
