@@ -261,6 +261,7 @@ func TestAQuietStreamOutlastsTheWriteTimeoutInEveryProtocol(t *testing.T) {
 		stream := s.listen()
 		begun := time.Now()
 		poll := s.later("/v1/sessions/" + s.openSession() + "/poll?ack=0")
+		s.waitParked(2)
 		require.Never(s, func() bool { return s.metric(`pubsubd_polls_parked{transport="stream"}`) == 0 }, 3*timeout, timeout/4)
 		require.Greater(s, time.Since(begun), 2*timeout)
 		s.publish("a", `"m1"`)
