@@ -23,6 +23,13 @@ func TestConfigCheckSaysOkOrEverythingThatIsWrong(t *testing.T) {
 	require.Equal(t, exitUsage, run(t, nil, "config", "check", "--histroy-age=2m").code)
 }
 
+func TestConfigCheckWarnsOfMissingAPIKeys(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	r := run(t, nil, "config", "check", "--auth-api-keys", file)
+	require.Zero(t, r.code, r.stderr)
+	require.Contains(t, r.stdout, "\nwarning   auth.api_keys is \""+file+"\", which does not exist")
+}
+
 // What is printed is a file: with it, everything is as before.
 func TestConfigPrintsAFile(t *testing.T) {
 	printed := run(t, nil, "config", "print", "--history-age=2m", "--topics=prices.pattern=prices.>", "--addresses-file=/run/it's here")

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -165,13 +167,17 @@ type apiKeys struct {
 	file    watchedFile                       // owned by refresh
 }
 
-// openAPIKeys reads a file for the first time.
+// openAPIKeys reads a file for the first time. A file that does not exist has no keys, because a
+// new deployment makes the first key after its first start. The folder must exist: otherwise a
+// misspelt path would go unnoticed.
 func openAPIKeys(path string, now time.Time) (*apiKeys, error) {
 	k := &apiKeys{file: watchedFile{path: path, most: maxAPIKeysBytes}}
 	k.current.Store(new(map[digest]*Grant))
 	_, err := k.refresh(now)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: make it with `pubsubd key new`", err)
+		if _, err = os.Stat(filepath.Dir(path)); err != nil {
+			err = fmt.Errorf("%w: make this folder, or correct the path", err)
+		}
 	}
 	return k, err
 }

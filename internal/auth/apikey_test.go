@@ -192,9 +192,24 @@ func TestABrokenFileOfKeysChangesNothing(t *testing.T) {
 	require.Nil(t, k.find(secret), "an empty file is valid")
 }
 
-func TestAFileOfKeysMustExistAtTheStart(t *testing.T) {
-	_, err := openAPIKeys(filepath.Join(t.TempDir(), "keys"), start)
-	require.ErrorContains(t, err, "make it with `pubsubd key new`")
+// A new deployment starts before its first key is made. A misspelt folder is refused.
+func TestTheFileOfKeysMayComeAfterTheStart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	require.True(t, Config{APIKeys: path}.LacksAPIKeys())
+	require.NoError(t, Config{APIKeys: path}.CheckAPIKeys())
+	k, err := openAPIKeys(path, start)
+	require.NoError(t, err)
+	require.Zero(t, k.len())
+	wantRefresh(t, k, false)
+
+	secret := addKey(t, path, "first", mayPublish, time.Time{})
+	wantRefresh(t, k, true)
+	require.NotNil(t, k.find(secret))
+	require.False(t, Config{APIKeys: path}.LacksAPIKeys())
+
+	_, err = openAPIKeys(filepath.Join(filepath.Dir(path), "none", "keys"), start)
+	require.ErrorContains(t, err, "none: no such file or directory: make this folder, or correct the path")
+	require.False(t, Config{}.LacksAPIKeys(), "no file is named")
 }
 
 // Many commands add keys to one file at the same time. None is lost.

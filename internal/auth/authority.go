@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,7 +32,8 @@ type Config struct {
 	// checked; without Audience, a token for an audience is refused.
 	Issuer, Audience, Type string
 
-	// APIKeys is the file of API keys, which is read again when it changes. Empty: none.
+	// APIKeys is the file of API keys, which is read again when it changes. A file that does not
+	// exist yet has no keys, if its folder exists. Empty: none.
 	APIKeys string
 
 	// Revocations is the file of revocations, which one authority has at a time. Empty:
@@ -82,6 +85,12 @@ func (c Config) CheckAPIKeys() error {
 	}
 	_, err := openAPIKeys(c.APIKeys, time.Now())
 	return err
+}
+
+// LacksAPIKeys reports whether the file of API keys does not exist now.
+func (c Config) LacksAPIKeys() bool {
+	_, err := os.Stat(c.APIKeys)
+	return c.APIKeys != "" && errors.Is(err, fs.ErrNotExist)
 }
 
 // An Authority verifies credentials and remembers their grants. All methods may be called

@@ -46,6 +46,10 @@ func (c Config) Warnings() (warnings []string) {
 	if c.Store.Sync == store.SyncStop && c.Store.Dir == "" {
 		warnings = append(warnings, "store.sync: stop has no effect without a folder: set store.dir (--store), or each restart loses the topics")
 	}
+	if c.Auth.LacksAPIKeys() {
+		warnings = append(warnings, fmt.Sprintf("auth.api_keys is %q, which does not exist: the daemon starts without API keys; make the first with "+
+			"`pubsubd key new`, which a running daemon reads within a second, or correct the path", c.Auth.APIKeys))
+	}
 	warn("hooks.publish", c.PublishHook, "publishes")
 	warn("hooks.authorize", c.AuthorizeHook.Config, "requests to subscribe")
 	return warnings

@@ -2,6 +2,8 @@ package config
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -168,6 +170,19 @@ func TestWarningsAreNotErrors(t *testing.T) {
 	hooked = []string{"PUBSUBD_HOOKS_AUTHORIZE_SECRET=" + strings.Repeat("k", 24), "PUBSUBD_HOOKS_AUTHORIZE_URL=http://127.0.0.1:9000/authorize"}
 	require.Empty(t, read(t, hooked, "--limits-calls=101").Warnings())
 	require.Contains(t, read(t, hooked, "--limits-calls=100").Warnings()[0], "hooks.authorize.calls is 100, not less than limits.calls (100): requests to subscribe ")
+}
+
+// A file of API keys may be made after the first start.
+func TestAFileOfAPIKeysThatDoesNotExistIsAWarning(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	s := read(t, nil, "--auth-api-keys", file)
+	require.Len(t, s.Warnings(), 1)
+	require.Contains(t, s.Warnings()[0], "auth.api_keys is \""+file+"\", which does not exist: the daemon starts without API keys")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.Empty(t, s.Warnings())
+
+	_, err := load(t, "", nil, "--auth-api-keys", filepath.Join(file+".d", "keys"))
+	require.ErrorContains(t, err, "make this folder, or correct the path")
 }
 
 // The flag of store.dir is short. A bound of the log that one history exceeds is refused, and

@@ -164,6 +164,23 @@ func TestABrokenFileOfAPIKeysIsLogged(t *testing.T) {
 	d.wantMetric(`pubsubd_in_use{limit="api_keys"}`, 1)
 }
 
+// A new deployment starts before anybody could make its first API key. Until then nobody may do
+// anything.
+func TestTheFirstAPIKeyMayComeAfterTheStart(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "keys")
+	d := start(t, func(c *config.Config) { c.Auth.APIKeys = file })
+	require.Len(t, d.logged.FilterMessageSnippet("which does not exist: the daemon starts without API keys").All(), 1)
+	status, _ := d.publishWith("")
+	require.Equal(t, 401, status)
+	key := keysOf(t, file, "ann")["ann"]
+	require.Eventually(t, func() bool {
+		status, _ := d.publishWith(key)
+		return status == 200
+	}, surely, 10*time.Millisecond)
+	require.Empty(t, d.logged.FilterMessageSnippet("cannot read auth.api_keys").All())
+}
+
 // Two daemons cannot have the same file of revocations. The second starts once the first ends.
 func TestOneDaemonHasTheFileOfRevocations(t *testing.T) {
 	folder := t.TempDir()
