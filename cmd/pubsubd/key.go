@@ -45,26 +45,28 @@ func bindKeyFile(f *pflag.FlagSet) *string {
 var errNoKeyFile = usageError{fmt.Errorf("name the file of the API keys: --file, or %s", apiKeysEnv)}
 
 func newKeyCommand() *cobra.Command {
-	var name string
+	var name, out string
 	var allow []string
 	var validFor time.Duration
 	cmd := &cobra.Command{
 		Use:   "new",
 		Short: "Make an API key, and print it once",
-		Long: `Make an API key and print it on standard output. The key exists nowhere else: the file
-gets only its hash. Whoever has the key has its rights, under its name. Back ends send
-it as Authorization: Bearer psk_….
+		Long: `Make an API key and print it on standard output, or write it to the file of --out, which
+only you can read. The key exists nowhere else: the file of API keys gets only its hash.
+Whoever has the key has its rights, under its name. Back ends send it as Authorization:
+Bearer psk_….
 
 Rights are subscribe, publish, history, presence and delete. Topics may be
 patterns. $sub in a topic stands for the name of the key.`,
 		Example: `  pubsubd key new --name billing --allow 'publish:prices.>,orders.*' --file /var/lib/pubsubd/keys
-  pubsubd key new --name worker --allow subscribe,history:jobs --valid-for 2160h`,
+  pubsubd key new --name worker --allow subscribe,history:jobs --valid-for 2160h --out worker.key`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	f := cmd.Flags()
 	file := bindKeyFile(f)
 	f.StringVar(&name, "name", "", "`name` of the principal; each key needs another name")
 	f.StringArrayVar(&allow, "allow", nil, allowUsage)
+	f.StringVar(&out, "out", "", "write the key to this new `FILE` with mode 0600, instead of printing it; the command never overwrites a file")
 	f.DurationVar(&validFor, "valid-for", 0, "lifetime of the key; 0: until it is revoked")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
@@ -77,8 +79,21 @@ patterns. $sub in a topic stands for the name of the key.`,
 		case validFor < 0:
 			return usageError{fmt.Errorf("--valid-for %s: use a duration such as 2160h, or 0", validFor)}
 		}
-		secret, err := newKey(*file, name, allow, validFor)
-		if err == nil {
+		secret, k, err := draftKey(name, allow, validFor)
+		if err != nil {
+			return err
+		}
+		// The key is handed over first: one that is in force and that nobody has would have to be revoked.
+		if out != "" {
+			if err := writeNew(out, []byte(secret+"\n"), 0o600); err != nil {
+				return fmt.Errorf("--out: %w", err)
+			}
+		}
+		err = addKey(*file, k)
+		switch {
+		case err != nil && out != "":
+			return errors.Join(err, os.Remove(out))
+		case err == nil && out == "":
 			fmt.Fprintln(cmd.OutOrStdout(), secret)
 		}
 		return err
@@ -86,11 +101,11 @@ patterns. $sub in a topic stands for the name of the key.`,
 	return cmd
 }
 
-// newKey adds a key to the file and returns it.
-func newKey(file, name string, allow []string, validFor time.Duration) (string, error) {
+// draftKey returns a new key, and the line of the file of API keys for it.
+func draftKey(name string, allow []string, validFor time.Duration) (string, auth.APIKey, error) {
 	rights, err := parseAllow(allow, name)
 	if err != nil {
-		return "", err
+		return "", auth.APIKey{}, err
 	}
 	now, expires := time.Now(), time.Time{}
 	if validFor > 0 {
@@ -98,11 +113,16 @@ func newKey(file, name string, allow []string, validFor time.Duration) (string, 
 	}
 	secret, k, err := auth.NewAPIKey(name, rights, now, expires)
 	if err != nil {
-		return "", usageError{err}
+		err = usageError{err}
 	}
-	return secret, auth.EditAPIKeys(file, func(keys []auth.APIKey) ([]auth.APIKey, error) {
-		if slices.ContainsFunc(keys, func(k auth.APIKey) bool { return k.Name == name }) {
-			return nil, fmt.Errorf("%s has a key named %q: choose another name, or revoke that key first", file, name)
+	return secret, k, err
+}
+
+// addKey adds a key to the file.
+func addKey(file string, k auth.APIKey) error {
+	return auth.EditAPIKeys(file, func(keys []auth.APIKey) ([]auth.APIKey, error) {
+		if slices.ContainsFunc(keys, func(other auth.APIKey) bool { return other.Name == k.Name }) {
+			return nil, fmt.Errorf("%s has a key named %q: choose another name, or revoke that key first", file, k.Name)
 		}
 		return append(keys, k), nil
 	})

@@ -42,6 +42,33 @@ func TestAPIKeysAreMadeListedAndRevoked(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode())
 }
 
+func TestAKeyIsWrittenToANewFile(t *testing.T) {
+	folder := t.TempDir()
+	out, env := filepath.Join(folder, "worker.key"), []string{apiKeysEnv + "=" + filepath.Join(folder, "keys")}
+	r := run(t, env, "key", "new", "--name=worker", "--allow=subscribe:jobs", "--out", out)
+	require.Zero(t, r.code, r.stderr)
+	require.Empty(t, r.stdout)
+	secret, err := os.ReadFile(out)
+	require.NoError(t, err)
+	require.Regexp(t, `^psk_[A-Za-z0-9_-]{43}\n$`, string(secret))
+	info, err := os.Stat(out)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode())
+
+	r = run(t, env, "key", "new", "--name=other", "--allow=subscribe:jobs", "--out", out)
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "--out: open "+out+": file exists: name another file")
+	again, err := os.ReadFile(out)
+	require.NoError(t, err)
+	require.Equal(t, secret, again)
+	require.NotContains(t, run(t, env, "key", "list").stdout, "other", "a key that nobody has is not in force")
+
+	r = run(t, env, "key", "new", "--name=worker", "--allow=subscribe:jobs", "--out", out+".2")
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "choose another name")
+	require.NoFileExists(t, out+".2")
+}
+
 func TestKeyCommandLinesThatCannotBeObeyed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	env := []string{apiKeysEnv + "=" + file}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -70,6 +71,9 @@ there is only FILE, a JWK that both need. The command never overwrites a file.`,
 // writeNew writes a file that must not exist.
 func writeNew(path string, text []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("%w: name another file, because the command never overwrites one", err)
+	}
 	if err != nil {
 		return err
 	}
