@@ -53,7 +53,7 @@ func NewAdmin(cfg AdminConfig) http.Handler {
 		closeIfFramedTwice(w, r)
 		switch {
 		case !cfg.Hosts.Allow(r.Host):
-			writeProblem(w, wrongHost())
+			writeProblem(w, wrongHost(r))
 		case r.Header["Origin"] != nil:
 			writeProblem(w, problem.New(wire.CodeForbidden, "use a client that is not a browser, such as curl", "web pages may not use the admin listener"))
 		case isEscaped(r):

@@ -85,8 +85,8 @@ func New(cfg Config) *API {
 		serve := a.module(pubsubjs.Load(name))
 		a.route(v1, "/"+name, methods{"GET": serve, "HEAD": serve})
 	}
-	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, c app.Caller) error {
-		return a.App.Reject(c, problem.New(wire.CodeNotFound, "for the paths, see pubsubd help protocol or GET /v1/openapi.yaml", "nothing is served here"))
+	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, r *http.Request, c app.Caller) error {
+		return a.App.Reject(c, errNotServed(r))
 	})
 	a.Lane = lane.New(lane.Config{
 		App: a.App, Polls: a.Polls, Limiter: a.Limiter, Metrics: a.Metrics, Origins: a.origins, Hosts: a.Hosts, Way: a.Way,
@@ -202,7 +202,7 @@ func (a *API) serve(w *response, r *http.Request, serve handler) error {
 	c := app.Caller{Credentials: given, Who: w.Who, Agent: r.UserAgent()}
 	switch {
 	case !a.Hosts.Allow(r.Host):
-		return a.App.Reject(c, wrongHost())
+		return a.App.Reject(c, wrongHost(r))
 	case len(r.Header["Authorization"]) > 1:
 		return a.App.Reject(c, problem.New(wire.CodeInvalidRequest, "send one", "a request must have at most one Authorization header; got %d", len(r.Header["Authorization"])))
 	case isEscaped(r):

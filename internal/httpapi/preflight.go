@@ -44,16 +44,31 @@ func (a *API) ofAllowedPage(serve handler) handler {
 	}
 }
 
-// wrongHost refuses a request whose Host names another server.
-func wrongHost() *wire.Problem {
+// wrongHost refuses a request whose Host names another server. It repeats the Host, because a
+// proxy may have changed it.
+func wrongHost(r *http.Request) *wire.Problem {
 	return problem.New(wire.CodeWrongHost, "use an IP address or a name in the daemon's setting hosts, or add this name to hosts",
-		"the daemon does not serve the name in Host")
+		"the daemon does not serve the name in Host; the request arrived with Host %s", wire.Quote(r.Host))
 }
 
-// errOrigin refuses an action to a page of another origin, and logs the origin.
+// errNotServed refuses a request for a path that does not exist. It repeats the path, because a
+// proxy may have left a prefix on it, but no session's id.
+func errNotServed(r *http.Request) *wire.Problem {
+	path, remedy := r.URL.Path, "for the paths, see pubsubd help protocol or GET /v1/openapi.yaml"
+	if prefix, _, _ := strings.Cut(path, "/v1/"); prefix != "" && prefix != path {
+		remedy = "let the proxy remove the prefix " + wire.Quote(prefix) + " from the path (nginx: a proxy_pass that ends in /), or correct the base URL"
+	}
+	if before, _, found := strings.Cut(path, "/sessions/"); found {
+		path = before + "/sessions/…"
+	}
+	return problem.New(wire.CodeNotFound, remedy, "nothing is served at %s", wire.Quote(path))
+}
+
+// errOrigin refuses an action to a page of another origin, and logs the origin. It repeats the
+// Host, with which the daemon compares the origin, because a proxy may have changed it.
 func (a *API) errOrigin(r *http.Request, what string) error {
 	a.origins.LogRefused(r.Header.Get("Origin"))
 	return problem.New(wire.CodeForbidden,
 		"add the page's origin to the daemon's setting cors.origins, or serve the page from the daemon's own origin through a proxy that forwards Host",
-		"a page of another origin cannot %s", what)
+		"a page of another origin cannot %s; the request arrived with Origin %s and Host %s", what, wire.Quote(r.Header.Get("Origin")), wire.Quote(r.Host))
 }

@@ -23,6 +23,31 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
+// A proxy may change a path or a Host, so a refusal shows what arrived. It does not repeat the id
+// of a session, which is a capability.
+func TestARefusalShowsWhatArrived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, lanetest.Settings{})
+		const paths = "GET /v1/openapi.yaml"
+		for path, want := range map[string][2]string{
+			"/topics":                       {`nothing is served at "/topics"`, paths},
+			"/v1/nothing":                   {`nothing is served at "/v1/nothing"`, paths},
+			"/push/v1/topics/a":             {`nothing is served at "/push/v1/topics/a"`, `remove the prefix "/push" from the path`},
+			"/a/b/v1/sessions/secret/poll":  {`nothing is served at "/a/b/v1/sessions/…"`, `remove the prefix "/a/b"`},
+			"/v1/sessions/secret/close/now": {`nothing is served at "/v1/sessions/…"`, paths},
+			"/" + strings.Repeat("x", 9000): {`nothing is served at "/xxx`, paths},
+		} {
+			p := k.WantProblem(wire.CodeNotFound, "GET", path, "")
+			require.Contains(t, p.Detail, want[0])
+			require.Contains(t, p.Remedy, want[1])
+			require.NotContains(t, p.Error(), "secret")
+			require.Less(t, len(p.Error()), 1000, "it has a bound")
+		}
+		p := k.WantProblem(wire.CodeForbidden, "POST", "/v1/topics/a/messages", "1", "Origin: https://push.example:8443")
+		require.Contains(t, p.Detail, `the request arrived with Origin "https://push.example:8443" and Host "`)
+	})
+}
+
 func TestProblemsOfBadRequestsHaveARemedy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, lanetest.Settings{})
