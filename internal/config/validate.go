@@ -50,6 +50,10 @@ func (c Config) Warnings() (warnings []string) {
 		warnings = append(warnings, fmt.Sprintf("auth.api_keys is %q, which does not exist: the daemon starts without API keys; make the first with "+
 			"`pubsubd key new`, which a running daemon reads within a second, or correct the path", c.Auth.APIKeys))
 	}
+	if accepts, _ := c.AcceptsEveryHost(); !accepts && len(c.Hosts) == 0 && len(c.Limit.TrustedProxies) > 0 {
+		warnings = append(warnings, fmt.Sprintf("trusted_proxies is set, but hosts is empty, and listen.public is %s: the daemon refuses every request that "+
+			"a proxy forwards with a name in Host (421 wrong_host); list the names that clients use in hosts", c.Listen.Public))
+	}
 	warn("hooks.publish", c.PublishHook, "publishes")
 	warn("hooks.authorize", c.AuthorizeHook.Config, "requests to subscribe")
 	return warnings

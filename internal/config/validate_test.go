@@ -185,6 +185,19 @@ func TestAFileOfAPIKeysThatDoesNotExistIsAWarning(t *testing.T) {
 	require.ErrorContains(t, err, "make this folder, or correct the path")
 }
 
+// A proxy forwards the name that clients use. A daemon on loopback without hosts refuses it.
+func TestAProxyBeforeLoopbackNeedsHosts(t *testing.T) {
+	const proxied = "--trusted-proxies=127.0.0.1"
+	for _, args := range [][]string{{proxied}, {proxied, "--listen-public=unix:/run/public.sock"}} {
+		s := read(t, nil, args...)
+		require.Len(t, s.Warnings(), 1, args)
+		require.Contains(t, s.Warnings()[0], "trusted_proxies is set, but hosts is empty, and listen.public is "+s.Listen.Public)
+	}
+	for _, args := range [][]string{{"--hosts=app.example"}, {"--cors-origins=*"}, {"--listen-public=:8080", "--insecure"}} {
+		require.Empty(t, read(t, nil, append(args, proxied)...).Warnings(), args)
+	}
+}
+
 // The flag of store.dir is short. A bound of the log that one history exceeds is refused, and
 // one that has no effect is warned of.
 func TestTheBoundOfTheLog(t *testing.T) {
