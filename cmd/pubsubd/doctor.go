@@ -44,9 +44,10 @@ flags and environment, because each process has its own limits of files and memo
   memory     GOMEMLIMIT, against memory.budget and the memory limit of the cgroup
   clock      whether the kernel calls its clock synchronised
 
-With --url, doctor checks the way to the daemon through all proxies:
+With --url, doctor checks the way to the daemon through all proxies. Without any setting,
+it then checks nothing else.
 
-  url        a pubsubd answers
+  url        a pubsubd answers, and the proxies leave the path and the Host as they should be
   date       the clock of this machine, against the Date header of the daemon
   stream     no proxy buffers: the first frame and a heartbeat arrive at once
   websocket  the proxies forward the upgrade
@@ -61,8 +62,8 @@ The exit code is 1 if a check failed. Warnings do not change it.`,
   docker exec CONTAINER /pubsubd doctor`,
 		Args: usageArgs(cobra.NoArgs),
 	}
-	loader := config.Bind(cmd.Flags())
 	f := cmd.Flags()
+	f.SortFlags = false // the help begins with the flags of doctor, which are bound first
 	d.server = &address{env: serverEnv, authority: bindAuthority(f), bearer: bindBearer(f)}
 	f.StringVar(&d.server.text, "url", "", "base `URL` that clients use; without it $"+serverEnv+" counts; without both, no proxy is checked")
 	d.server.flag = f.Lookup("url")
@@ -71,6 +72,7 @@ The exit code is 1 if a check failed. Warnings do not change it.`,
 	f.DurationVar(&d.timeout, "timeout", 40*time.Second, "how long the checks of --url may take; less than poll.timeout leaves the check of polls incomplete")
 	f.DurationVar(&d.firstFrame, "first-frame", 5*time.Second, "how long the first frame of a stream or a WebSocket may take; clients give up after 5s")
 	f.BoolVar(&d.json, "json", false, "print the results as JSON")
+	loader := config.Bind(f)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		loaded, err := loader.Load(os.Environ())
 		if err != nil {
@@ -78,7 +80,7 @@ The exit code is 1 if a check failed. Warnings do not change it.`,
 		}
 		ctx, stop := untilSignal(endings()...)
 		defer stop()
-		return d.run(ctx, loaded.Config, cmd.OutOrStdout())
+		return d.run(ctx, loaded, cmd.OutOrStdout())
 	}
 	return cmd
 }
@@ -124,12 +126,11 @@ func failure(remedy, detail string, args ...any) finding {
 // of names the check.
 func (f finding) of(check string) finding { f.Check = check; return f }
 
-func (d *doctor) run(ctx context.Context, cfg config.Config, out io.Writer) error {
-	findings := []finding{checkSettings(cfg).of("settings"), checkFiles(cfg).of("files")}
-	findings = append(findings, checkListeners(ctx, cfg)...)
-	findings = append(findings,
-		checkMemory(int64(cfg.Broker.MemoryBudget), memory.Limit(), cgroupMemory(os.DirFS("/"))).of("memory"),
-		checkClock().of("clock"))
+func (d *doctor) run(ctx context.Context, cfg config.Loaded, out io.Writer) error {
+	var findings []finding
+	if onlyURL := d.server.flag.Changed && !cfg.Given(); !onlyURL {
+		findings = checkMachine(ctx, cfg.Config)
+	}
 	switch text, _ := d.server.said(); {
 	case text != "":
 		through, err := d.checkURL(ctx)
@@ -147,6 +148,15 @@ func (d *doctor) run(ctx context.Context, cfg config.Config, out io.Writer) erro
 		return exitWith(exitRunTime)
 	}
 	return nil
+}
+
+// checkMachine checks what a daemon with these settings needs of this machine.
+func checkMachine(ctx context.Context, cfg config.Config) []finding {
+	findings := []finding{checkSettings(cfg).of("settings"), checkFiles(cfg).of("files")}
+	findings = append(findings, checkListeners(ctx, cfg)...)
+	return append(findings,
+		checkMemory(int64(cfg.Broker.MemoryBudget), memory.Limit(), cgroupMemory(os.DirFS("/"))).of("memory"),
+		checkClock().of("clock"))
 }
 
 func (d *doctor) print(out io.Writer, findings []finding) error {

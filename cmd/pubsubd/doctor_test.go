@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"io"
 	"math"
@@ -133,6 +135,80 @@ func TestDoctorFindsTheFaultOfAProxy(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The daemon shows which path and which Host arrived.
+func TestDoctorFindsWhatAProxyLeavesOrChanges(t *testing.T) {
+	t.Parallel()
+	s := serveProcess(t, quick...)
+	forwards := func(host string) string {
+		return aProxy(t, s.public, func(r *http.Request) { r.Host = host }, nil)
+	}
+	for _, c := range []struct{ url, check, detail, remedy string }{
+		{aProxy(t, s.public, nil, nil) + "/push", "url", `nothing is served at "/push/v1/openapi.yaml"`, `remove the prefix "/push"`},
+		{forwards("push.example:8443"), "url", `arrived with Host "push.example:8443"`, "in the daemon's setting hosts"},
+		{forwards("127.0.0.1"), "websocket", `and Host "127.0.0.1"`, "forward Host with its port"},
+	} {
+		found, code := diagnose(t, append(patient, "--url", c.url)...)
+		require.Equal(t, exitRunTime, code)
+		wantStatus(t, found, isFailure, c.check)
+		require.Contains(t, found[c.check].Detail, c.detail)
+		require.Contains(t, found[c.check].Remedy, c.remedy)
+		if c.check == "url" {
+			require.Len(t, found, 1, "nothing else can be checked")
+		}
+	}
+}
+
+func TestDoctorKnowsWhyAServerCannotBeReached(t *testing.T) {
+	t.Parallel()
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
+	found, code := diagnose(t, "--url", secure.URL)
+	require.Equal(t, exitRunTime, code)
+	require.Equal(t, "the server's certificate is not trusted: x509: certificate signed by unknown authority", found["url"].Detail)
+	require.Contains(t, found["url"].Remedy, "--ca or PUBSUBD_CA")
+
+	untrusted := func(err error) error { return &tls.CertificateVerificationError{Err: err} }
+	for remedy, err := range map[string]error{
+		"correct the name in the URL": &net.DNSError{Name: "push.exampel", Err: "no such host", IsNotFound: true},
+		"start the daemon":            &net.DNSError{Name: "push.example", Err: "timeout", IsTimeout: true},
+		"get a certificate":           untrusted(x509.HostnameError{Certificate: new(x509.Certificate), Host: "push.example"}),
+		"renew the certificate":       untrusted(x509.CertificateInvalidError{Reason: x509.Expired}),
+		"name the file of a private":  untrusted(x509.UnknownAuthorityError{}),
+	} {
+		f := unreachable(&url.Error{Op: "Get", URL: "https://push.example", Err: err}, "start the daemon")
+		require.Equal(t, isFailure, f.Status)
+		require.Contains(t, f.Remedy, remedy)
+	}
+}
+
+// A laptop that checks a URL has no daemon that its own files and memory could fail.
+func TestDoctorChecksOnlyTheURLWithoutSettings(t *testing.T) {
+	t.Parallel()
+	s := serveProcess(t, quick...)
+	found, code := diagnose(t, append(patient, "--url", s.public)...)
+	require.Zero(t, code, found)
+	wantStatus(t, found, isOK, "url", "date", "stream", "websocket", "poll")
+	require.Len(t, found, 5)
+	found, _ = diagnose(t, append(patient, "--url", s.public, "--history-age=2m")...)
+	require.Contains(t, found, "settings")
+
+	r := run(t, []string{serverEnv + "=" + s.public, "PUBSUBD_LISTEN_ADMIN=127.0.0.1:0"}, "doctor", "--listen-public=127.0.0.1:0", "--first-frame="+patience.String())
+	require.Regexp(t, `(?m)^ok +url `, r.stdout)
+	require.Regexp(t, `(?m)^ok +listen.admin `, r.stdout, "the environment does not ask for the URL alone")
+}
+
+func TestDoctorsHelpBeginsWithItsOwnFlags(t *testing.T) {
+	help := run(t, nil, "doctor", "--help").stdout
+	_, flags, found := strings.Cut(help, "\nFlags:\n")
+	require.True(t, found)
+	own, settings, found := strings.Cut(flags, "      --config ")
+	require.True(t, found)
+	for _, flag := range []string{"--url", "--origin", "--topic", "--timeout", "--first-frame", "--json", "--token-file", "--ca"} {
+		require.Contains(t, own, flag+" ")
+	}
+	require.Contains(t, settings, "--listen-public ")
 }
 
 func TestDoctorFindsAForbiddenOrigin(t *testing.T) {

@@ -4,9 +4,12 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -84,22 +87,51 @@ func (w wayCheck) send(ctx context.Context, method, path, query string, body any
 	return w.server.send(ctx, method, u, body)
 }
 
-// checkAnswer checks that a pubsubd answers, and its clock.
+// checkAnswer checks that a pubsubd answers, that it is asked for the path and the Host that
+// clients need, and its clock.
 func (w wayCheck) checkAnswer(ctx context.Context) []finding {
 	const remedy = "start the daemon, or correct the URL; each proxy must forward /v1/"
 	begun := time.Now()
-	resp, err := w.send(ctx, http.MethodGet, "v1/doctor", "", nil)
+	resp, err := w.send(ctx, http.MethodGet, "v1/openapi.yaml", "", nil)
 	if err != nil {
-		return []finding{failure(remedy, "%v", err).of("url")}
+		return []finding{unreachable(err, remedy).of("url")}
 	}
 	defer resp.Body.Close()
-	if err := refusal(resp); !errors.As(err, new(*wire.Problem)) {
-		return []finding{failure(remedy, "%v", err).of("url")}
+	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "application/yaml" {
+		err := refusal(resp)
+		var p *wire.Problem
+		switch {
+		case !errors.As(err, &p):
+			return []finding{failure(remedy, "%v", err).of("url")}
+		case p.Code == wire.CodeNotFound, p.Code == wire.CodeWrongHost:
+			return []finding{failure(p.Remedy, "a pubsubd answers at %s, but not to this request: %s", w.server.typed(), p.Detail).of("url")}
+		}
 	}
 	return []finding{
 		ok("a pubsubd answers at %s", w.server.typed()).of("url"),
 		checkDate(resp.Header.Get("Date"), begun, time.Now()).of("date"),
 	}
+}
+
+// unreachable judges an error of a connection. Some errors have a remedy of their own.
+func unreachable(err error, remedy string) finding {
+	if unknown, is := errors.AsType[*net.DNSError](err); is && unknown.IsNotFound {
+		return failure("correct the name in the URL, or add it to DNS", "%v", unknown)
+	}
+	if verify, is := errors.AsType[*tls.CertificateVerificationError](err); is {
+		return failure(untrustedRemedy(verify), "the server's certificate is not trusted: %v", verify.Err)
+	}
+	return failure(remedy, "%v", err)
+}
+
+func untrustedRemedy(err error) string {
+	if _, is := errors.AsType[x509.HostnameError](err); is {
+		return "use a name that the certificate has, or get a certificate for this name"
+	}
+	if invalid, is := errors.AsType[x509.CertificateInvalidError](err); is && invalid.Reason == x509.Expired {
+		return "renew the certificate, and check the clock of this machine"
+	}
+	return "name the file of a private authority with --" + authorityFlag + " or " + authorityEnv + "; if the authority is public, let the server send its whole chain"
 }
 
 // Tokens and people tolerate this much of a difference between clocks. The daemon refuses a
@@ -180,11 +212,14 @@ func (w wayCheck) checkWebSocket(ctx context.Context) finding {
 	const remedy = "let each proxy forward the upgrade (nginx: proxy_http_version 1.1, and the headers Upgrade and Connection) and the header Host; until then clients use streams"
 	begun := time.Now()
 	through := w.server.http.Transport
-	switch err := w.openWebSocket(ctx, fromPage{w.origin, through}); {
+	err := w.openWebSocket(ctx, fromPage{w.origin, through})
+	p, _ := errors.AsType[*wire.Problem](err)
+	switch {
 	case err == nil:
 		return ok("opened, and the first frame arrived after %v", w.elapsed(begun))
-	case errors.Is(err, &wire.Problem{Code: wire.CodeForbidden}) && w.openWebSocket(ctx, through) == nil:
-		return failure("add "+w.origin+" to cors.origins, or let each proxy forward Host", "the daemon refuses WebSockets of pages of %s", w.origin)
+	case p != nil && p.Code == wire.CodeForbidden && w.openWebSocket(ctx, through) == nil:
+		return failure("add "+w.origin+" to cors.origins, or let each proxy forward Host with its port (nginx: proxy_set_header Host $http_host)",
+			"the daemon refuses WebSockets of pages of %s: %s", w.origin, p.Detail)
 	default:
 		return w.refused(err, remedy)
 	}

@@ -20,6 +20,9 @@ type Loaded struct {
 	origin map[string]string // by key; defaults have none
 }
 
+// Given reports whether any source gave a setting.
+func (s Loaded) Given() bool { return len(s.origin) > 0 }
+
 // Summary returns a few lines: the addresses, how many settings each source gave, and
 // the warnings.
 func (s Loaded) Summary() string {
