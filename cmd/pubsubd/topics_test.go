@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -68,6 +70,32 @@ func TestTopicsDeleteEmptiesATopic(t *testing.T) {
 	s.do("publish", "a", "1")
 	require.Regexp(t, `^a is empty; it continues after a@\w+:2\n$`, s.do("topics", "delete", "a").stdout)
 	require.NotContains(t, s.held("a"), `"data"`)
+}
+
+// An empty table would hide that the command lacks credentials.
+func TestTopicsNeedCredentialsIfTheDaemonDoes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	s := serveProcess(t, "--auth-api-keys", file, `--auth-anonymous=[{"topics":["a"],"allow":["publish"]}]`)
+	s.do("publish", "a", "1")
+	r := run(t, nil, "topics", "--server", s.public)
+	require.Equal(t, exitRunTime, r.code)
+	require.Empty(t, r.stdout)
+	require.Contains(t, r.stderr, "unauthorized: a client without credentials may not subscribe to any topic")
+	require.Contains(t, r.stderr, "set a token or an API key with --token-file or PUBSUBD_TOKEN")
+
+	key := strings.TrimSpace(run(t, nil, "key", "new", "--file", file, "--name=b", "--allow=subscribe:a").stdout)
+	require.Eventually(t, func() bool {
+		r = run(t, []string{tokenEnv + "=" + key}, "topics", "--server", s.public)
+		return r.code == 0
+	}, patience, 100*time.Millisecond)
+	require.Contains(t, r.stdout, "\na ")
+}
+
+func TestTopicsWithoutCredentialsWhereEveryoneMaySubscribe(t *testing.T) {
+	s := serveProcess(t, `--auth-anonymous=[{"topics":["public.>"],"allow":["subscribe"]}]`)
+	r := run(t, nil, "topics", "--server", s.public)
+	require.Zero(t, r.code, r.stderr)
+	require.Regexp(t, `^TOPIC .*\n$`, r.stdout)
 }
 
 // A daemon that refuses is quoted, and one that is too old is told of.

@@ -55,10 +55,17 @@ func (a *App) Call(ctx context.Context, c Caller, answer func() error) error {
 }
 
 // Topics calls answer with a page of the topics that the caller may subscribe to. They are
-// listed in parts, when answer asks for them. Then next is set to the page's.
+// listed in parts, when answer asks for them. Then next is set to the page's. A caller without
+// credentials who may subscribe to no topic is refused: an empty list would hide that.
 func (a *App) Topics(ctx context.Context, c Caller, p request.Page, answer func(topics iter.Seq[wire.TopicState], next *string, leave func()) error) error {
 	next, err := a.cursor(p.After)
-	return a.readLong(ctx, &c, func() error { return cmp.Or(p.Fault, err) }, func(leave func()) error {
+	check := func() error {
+		if c.grant.Subject == "" {
+			return cmp.Or(c.grant.AllowSome(auth.Subscribe), p.Fault, err)
+		}
+		return cmp.Or(p.Fault, err)
+	}
+	return a.readLong(ctx, &c, check, func(leave func()) error {
 		return answer(a.topics(&c, &next, p.Limit), &next, leave)
 	})
 }

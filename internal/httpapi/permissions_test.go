@@ -61,6 +61,18 @@ func TestACallerWithoutRightsIsRefusedBeforeItsBody(t *testing.T) {
 	}
 }
 
+// An empty list would hide from a caller without credentials that it lacks them. A principal gets
+// the list, even an empty one.
+func TestTopicsAreNotListedToACallerThatMayReadNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, lanetest.Settings{Authority: powerless{}})
+		p := k.WantProblem(wire.CodeUnauthorized, "GET", "/v1/topics", "")
+		require.Contains(t, p.Detail, "may not subscribe to any topic")
+		_, list := k.Get("GET", "/v1/topics", "", "Authorization: ann")
+		require.JSONEq(t, `{"topics":[]}`, list)
+	})
+}
+
 func TestEveryAccessToATopicChecksPermission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, lanetest.Settings{Authority: secretKeeper{}})

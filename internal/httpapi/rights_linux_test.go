@@ -158,6 +158,7 @@ const (
 	byTicket                 // the session's id, unless credentials are of another principal
 	byPrincipal              // the session's principal
 	byOwner                  // the session's principal, and a right on a topic
+	byIdentity               // any principal; without credentials, a right on a topic
 	byNobody                 // only invalid credentials are refused
 )
 
@@ -170,6 +171,8 @@ func (g guard) gets(kind kindOfAttempt) bool {
 		return kind == withoutCredentials || kind == withoutRight
 	case byPrincipal:
 		return kind == withoutRight
+	case byIdentity:
+		return kind != invalid && kind != withoutCredentials
 	case byNobody:
 		return kind != invalid
 	}
@@ -185,7 +188,9 @@ func guardOf(at string) guard {
 		return byPrincipal
 	case strings.Contains(path, "{id}"):
 		return byTicket
-	case ask.right != "" && path != "/v1/topics": // a list without topics is an answer
+	case path == "/v1/topics": // a list without topics is an answer
+		return byIdentity
+	case ask.right != "":
 		return byRight
 	}
 	return byNobody
