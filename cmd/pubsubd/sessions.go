@@ -37,7 +37,8 @@ a session lets its holder receive the messages.
 
 The list also has connections without a session: WebSockets, TCP connections and event
 streams. CLIENT shows the transport, the client's address and its User-Agent, such as
-that of pubsubd subscribe. Stateless polls are counted, not listed.`,
+that of pubsubd subscribe. Stateless polls are counted, not listed. The last line also
+shows which daemon answered.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	f := cmd.Flags()
@@ -93,7 +94,7 @@ func (s *sessionsListing) table(list wire.SessionList) error {
 		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", l.Number, roughly(milliseconds(l.AgeMS)), idle(l),
 			l.Subscriptions, l.Queued, l.Unacked, l.Lag, cmp.Or(l.Worst, "-"), cmp.Or(l.Why, "-"), clientOf(l))
 	}
-	fmt.Fprintf(table, "%d of %d sessions and connections; %d stateless polls\n", len(list.Sessions), list.Open+list.Connections, list.Stateless-list.Connections)
+	fmt.Fprintf(table, "%d of %d sessions and connections; %d stateless polls; at %s\n", len(list.Sessions), list.Open+list.Connections, list.Stateless-list.Connections, s.admin.typed())
 	return table.Flush()
 }
 

@@ -25,7 +25,7 @@ func TestSessionsThatLagAreListedWithTheirReason(t *testing.T) {
 	require.Regexp(t, `^SESSION +AGE +IDLE +TOPICS +QUEUED +UNACKED +LAG +MOST +WAITS FOR +CLIENT$`, lines[0])
 	require.Regexp(t, `^2 +\d+s +\d+s +2 +3 +0 +3 +b +poll +-$`, lines[1])
 	require.Regexp(t, `^1 +\d+s +\d+s +1 +0 +0 +0 +- +- +-$`, lines[2])
-	require.Equal(t, "2 of 2 sessions and connections; 0 stateless polls", strings.TrimSpace(lines[3]))
+	require.Equal(t, "2 of 2 sessions and connections; 0 stateless polls; at "+s.admin, strings.TrimSpace(lines[3]))
 
 	r = s.do("sessions", "--json", "--limit=1", "--sort=idle")
 	var list wire.SessionList
@@ -57,7 +57,7 @@ func TestConnectionsWithoutASessionAreListedWithTheirClient(t *testing.T) {
 	require.Regexp(t, `^3 .* +sse`+own, lines[3])
 	require.Regexp(t, `^4 .* +stream 127\.0\.0\.1`, lines[4])
 	require.Regexp(t, `^5 +\d+s +\d+s .* +-$`, lines[5])
-	require.Equal(t, "5 of 5 sessions and connections; 0 stateless polls", strings.TrimSpace(lines[6]))
+	require.Equal(t, "5 of 5 sessions and connections; 0 stateless polls; at "+s.admin, strings.TrimSpace(lines[6]))
 
 	var list wire.SessionList
 	require.NoError(t, json.Unmarshal([]byte(s.do("sessions", "--json").stdout), &list))
