@@ -21,12 +21,12 @@ help: ## list the targets
 
 # These serve the pages of the folder PAGES, too, and allow exactly their origin.
 PAGES         ?= deploy/examples
-PAGES_ADDRESS ?= 127.0.0.1:8082
+PAGES_ADDRESS ?= 127.0.0.1:8083
 
 # Nothing expires while somebody reads the README and tries its commands.
 run: SERVE := --history-age=1h --session-inactivity-timeout=1h
 
-run: ## build and serve on http://127.0.0.1:8080 (admin on :8081, pages on :8082); ARGS="--flag …" adds flags
+run: ## build and serve on http://127.0.0.1:8080 (admin on :8081, pages on :8083); ARGS="--flag …" adds flags
 example-ticker: ## run with a page of prices: one feed, and each reader chooses a rate
 example-chat: ## run with a chat: rooms with rights, verified senders, presence, moderation
 example-llm: ## run with the tokens of a simulated model

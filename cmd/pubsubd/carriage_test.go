@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -46,6 +47,17 @@ func TestSubscribeOverEveryTransport(t *testing.T) {
 			code, said := sub.exit()
 			require.Zero(t, code, said)
 		})
+	}
+}
+
+// Beside make run, a subscriber over TCP must not meet the server of the pages.
+func TestThePagesLeaveTheUsualTCPPortFree(t *testing.T) {
+	for file, says := range map[string]string{"../../Makefile": "PAGES_ADDRESS ?= 127.0.0.1:", "../../deploy/examples/main.go": `flag.String("listen", "127.0.0.1:`} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		_, port, found := strings.Cut(string(text), says)
+		require.True(t, found, file)
+		require.NotEqual(t, usualTCPPort, port[:len(usualTCPPort)], file)
 	}
 }
 

@@ -1,6 +1,6 @@
 // Command examples serves the pages of deploy/examples at one address, with the back ends
 // that they need. It starts the daemon, if its command follows, and allows exactly the
-// pages' origin there.
+// pages' origin there, besides those that the command names with --cors-origins.
 //
 // The chat needs a daemon with settings of its own, so it is there only with -page=chat.html.
 //
@@ -16,6 +16,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -23,7 +25,7 @@ import (
 )
 
 func main() {
-	address := flag.String("listen", "127.0.0.1:8082", "where to serve pages: an address of this machine and a port")
+	address := flag.String("listen", "127.0.0.1:8083", "where to serve pages: an address of this machine and a port")
 	folder := flag.String("folder", "deploy/examples", "the folder of the pages")
 	server := flag.String("server", "http://127.0.0.1:8080", "the daemon's address")
 	page := flag.String("page", "", "the page to point to at the start")
@@ -78,7 +80,27 @@ func run(address, folder, server, page string, life time.Duration, daemon []stri
 		<-signals
 		return 0, nil
 	}
-	return runDaemon(daemon, environment, signals)
+	return runDaemon(withOrigin(daemon, origin), environment, signals)
+}
+
+// withOrigin adds an origin to the last --cors-origins of a command, if it has one: a flag
+// overrides the environment.
+func withOrigin(command []string, origin string) []string {
+	const flag = "--cors-origins"
+	for i, arg := range slices.Backward(command) {
+		value, has := strings.CutPrefix(arg, flag+"=")
+		if arg == flag && i+1 < len(command) {
+			value, has = command[i+1], true
+		}
+		switch {
+		case !has:
+			continue
+		case value == "*" || slices.Contains(strings.Split(value, ","), origin):
+			return command
+		}
+		return append(slices.Clone(command), flag+"="+strings.Trim(value+","+origin, ","))
+	}
+	return command
 }
 
 // onlyOrigin redirects requests for other names of this machine, such as localhost: to a
