@@ -325,6 +325,19 @@ func TestALossIsAGapBehindWhatSurvived(t *testing.T) {
 	consistent(t, b)
 }
 
+// A subscription with a rate reads up to where its round ends, also if that is a loss.
+func TestAReadingThatEndsAtALossAnnouncesIt(t *testing.T) {
+	b := newBroker(Config{})
+	begin(t, b, "e1")
+	apply(t, b, OpPublish, "a@e1:3")
+	loseEntries(t, b, 100)
+	j, err := b.Join(wire.Start{Topic: "a", From: wire.FromOldest}, &recorder{}, true)
+	require.NoError(t, err)
+	frames, at, head := j.Read(nil, Reading{Had: j.Position, UpTo: 100, Limit: frame.Limit{Frames: 9, Bytes: 1000}}, time.Now())
+	require.Equal(t, "3 gap(lost 3-100)", summary(frames))
+	require.Equal(t, head, at.Offset, "nothing remains")
+}
+
 // A subscriber that is connected hears of the loss, behind the messages before it.
 func TestASubscriberHearsOfALoss(t *testing.T) {
 	b := newBroker(Config{})

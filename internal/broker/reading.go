@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -109,9 +110,7 @@ func (r *reader) readAll(from, to int) {
 			r.append(f)
 		}
 	}
-	if r.how.UpTo == 0 {
-		r.skipLosses(math.MaxUint64)
-	}
+	r.skipLosses(cmp.Or(r.how.UpTo, math.MaxUint64))
 }
 
 // skipLosses skips what the log has lost up to an offset, unless it was read before. Among
