@@ -26,18 +26,19 @@ Standard error gets the daemon's address, the transport and the position at whic
 topic begins; then lost messages, unless --json prints them as frames among the others;
 at the end the positions to resume from.
 
-A subscription begins with the next message, unless you write topic@oldest or
-topic@epoch:offset, or set --from. Instead of a topic you can write a pattern: in
+A subscription begins with the next message, unless you write topic@oldest,
+topic@newest-50 or topic@epoch:offset, or set --from. Instead of a topic you can write a pattern: in
 'chat.*', * matches one segment; in 'prices.>', > matches one or more segments.`,
 		Example: `  pubsubd subscribe prices.acme
   pubsubd subscribe prices.acme news --from oldest --json
+  pubsubd subscribe 'chat.*' --from newest-50
   pubsubd subscribe prices.acme@k3x9f2ab:17 --count 1 --timeout 30s`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 	}
 	f := cmd.Flags()
 	s.server, s.carriage = bindServer(f), bindCarriage(cmd, f)
 	cmd.ValidArgsFunction = completeTopics(s.server, 0)
-	f.StringArrayVar(&s.from, "from", nil, "oldest: begin with the oldest message that is kept; a position: begin after it, for its topic")
+	f.StringArrayVar(&s.from, "from", nil, "oldest: begin with the oldest message that is kept; newest-50: begin with the newest 50 of each topic; a position: begin after it, for its topic")
 	f.BoolVar(&s.json, "json", false, "print frames as in the protocol, one on each line")
 	f.IntVar(&s.count, "count", 0, "end after this number of messages; 0 means never")
 	f.DurationVar(&s.timeout, "timeout", 0, "end after this time; fail if there was no connection, or fewer than --count messages have arrived; 0 means never")
@@ -121,18 +122,25 @@ func (s *subscribing) starts(args []string) ([]wire.Start, error) {
 
 // moveStarts has the topics that begin now begin where from says.
 func moveStarts(starts []wire.Start, from string) error {
-	oldest := from == "oldest"
-	position, err := wire.ParsePosition(from)
-	if err != nil && !oldest {
-		return fmt.Errorf("%w; or oldest", err)
+	if from == "oldest" || strings.HasPrefix(from, "newest-") {
+		for i, start := range starts {
+			if start.From != wire.FromNow {
+				continue
+			}
+			var err error
+			if starts[i], err = wire.ParseStart(start.Topic + "@" + from); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	found := oldest
+	position, err := wire.ParsePosition(from)
+	if err != nil {
+		return fmt.Errorf("%w; or oldest, or newest-50", err)
+	}
+	found := false
 	for i, start := range starts {
-		switch {
-		case start.From != wire.FromNow:
-		case oldest:
-			starts[i].From = wire.FromOldest
-		case start.Topic == position.Topic:
+		if start.From == wire.FromNow && start.Topic == position.Topic {
 			starts[i], found = wire.StartAfter(position), true
 		}
 	}

@@ -210,7 +210,9 @@ func TestSubscribeCommandLinesThatCannotBeObeyed(t *testing.T) {
 	}{
 		"no topic":        {nil, "TOPIC is missing in: pubsubd subscribe TOPIC..."},
 		"no name":         {[]string{"a..b"}, "empty segment"},
-		"no start":        {[]string{"a", "--from=newest"}, "or oldest"},
+		"no start":        {[]string{"a", "--from=newest"}, "or oldest, or newest-50"},
+		"too many":        {[]string{"a", "--from=newest-1001"}, "a number from 1 to 1000"},
+		"none of a topic": {[]string{"a@newest-0"}, "a number from 1 to 1000"},
 		"other topic":     {[]string{"a", "--from=b@k3:1"}, "no topic b"},
 		"whose echo":      {[]string{"a", "--no-echo"}, "--client"},
 		"no client":       {[]string{"a", "--client=a b", "--no-echo"}, "letters"},

@@ -70,7 +70,9 @@ func (t *topic) resolveLocked(start wire.Start) (j Joined, restarted bool) {
 		j.Cursor = t.head
 	case start.From == wire.FromOldest:
 		j.Cursor = t.oldestLocked()
-	case start.Epoch != t.epoch || start.After > t.head && (t.partition == t.broker.local || !t.broker.log.Applied(t.given(start))):
+	case start.From == wire.FromNewest:
+		j.Cursor = t.newestFewLocked(int(start.Newest), t.head, time.Now())
+	case !t.knowsLocked(start.Position()):
 		j.Cursor, restarted = t.history.lost, true
 	default:
 		j.Cursor = start.After
@@ -82,6 +84,11 @@ func (t *topic) resolveLocked(start wire.Start) (j Joined, restarted bool) {
 	}
 	j.Live = j.Cursor >= t.lastLocked() && !restarted
 	return j, restarted
+}
+
+// knowsLocked reports whether a position is of the topic's epoch, and not ahead of the topic.
+func (t *topic) knowsLocked(p wire.Position) bool {
+	return p.Epoch == t.epoch && (p.Offset <= t.head || t.partition != t.broker.local && t.broker.log.Applied(p))
 }
 
 // given returns the position that a client gave. It shares no memory with the

@@ -183,13 +183,35 @@ func (t *topic) oldestLocked() uint64 {
 	if t.history.count == 0 {
 		return t.head
 	}
-	oldest, front := t.history.lost, t.history.at(0).Position().Offset
+	return t.beforeLocked(0)
+}
+
+// beforeLocked returns the offset before the i-th oldest message: that of the last frame
+// before it, also of a loss of the log.
+func (t *topic) beforeLocked(i int) uint64 {
+	before, first := t.history.lost, t.history.at(i).Position().Offset
+	if i > 0 {
+		before = t.history.at(i - 1).Position().Offset
+	}
 	for _, l := range t.partition.lost() {
-		if l.first < front {
-			oldest = max(oldest, min(l.last, front-1))
+		if l.first < first {
+			before = max(before, min(l.last, first-1))
 		}
 	}
-	return oldest
+	return before
+}
+
+// newestFewLocked returns the offset before the newest n messages up to an offset. Expired
+// messages do not count. If there are none, it returns upTo.
+func (t *topic) newestFewLocked(n int, upTo uint64, now time.Time) uint64 {
+	before := upTo
+	for i := t.history.after(upTo) - 1; i >= 0 && n > 0; i-- {
+		if !t.history.at(i).Expired(now) {
+			before = t.beforeLocked(i)
+			n--
+		}
+	}
+	return before
 }
 
 // The fan-out of every topic may lag this far, however short its history is. A hundred

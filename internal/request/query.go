@@ -99,7 +99,7 @@ func unreadable(err error) *wire.Problem {
 	if !errors.As(err, &fault) {
 		return problem.New(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %v", err)
 	}
-	remedy := "write topic, topic@oldest or topic@epoch:offset"
+	remedy := "write topic, topic@oldest, topic@newest-50 or topic@epoch:offset"
 	switch fault.Code() {
 	case wire.CodeInvalidRequest:
 		remedy = "see PROTOCOL.md for the form of a subscription"

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -62,6 +63,20 @@ func TestAPatternResumesFromItsPositionAndThoseOfItsTopics(t *testing.T) {
 		require.Equal(k, "a.x3 gap(evicted a.y0-1) a.y2 a.y3", k.poll(s, 0), "what it could not know of, it gets from the begin")
 		s, _ = k.openAll("a.>@k3:0")
 		require.Equal(k, "gap(restarted a.>0-0) a.x2 a.x3 a.y2 a.y3", k.poll(s, 0), "one gap for all that it does not name")
+	})
+}
+
+func TestAPatternBeginsWithTheNewestMessagesOfEachTopic(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		k.publishN("a.x", 3)
+		k.publishN("a.y", 1)
+		k.publishN("a.z", 5)
+		s, positions := k.openAll("a.*@newest-2", "a.z@newest-1")
+		require.Equal(k, []string{"a.*:0", "a.z:4"}, positions[:2])
+		require.ElementsMatch(k, []string{"a.x:1", "a.y:0"}, positions[2:])
+		require.ElementsMatch(k, []string{"a.x2", "a.x3", "a.y1", "a.z5"}, strings.Fields(k.poll(s, 0)))
+		k.publishN("a.new", 3)
+		require.Equal(k, "a.new1 a.new2 a.new3", k.poll(s, 4), "a later topic begins with its first message")
 	})
 }
 

@@ -221,7 +221,11 @@ func (f *fake) startLocked(start wire.Start) wire.Position {
 	case wire.FromOldest:
 		return wire.Position{Topic: start.Topic, Epoch: f.epoch, Offset: f.topicLocked(start.Topic).before}
 	}
-	return f.headLocked(start.Topic)
+	head := f.headLocked(start.Topic)
+	if start.From == wire.FromNewest {
+		head.Offset -= min(uint64(start.Newest), uint64(len(f.topicLocked(start.Topic).messages)))
+	}
+	return head
 }
 
 // nextLocked returns what comes after a position: a gap, a message, or nothing.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -15,6 +16,12 @@ func Now(topic string) wire.Start { return wire.Start{Topic: topic} }
 // Oldest returns the start of a subscription that begins with the oldest message in the
 // history of topic.
 func Oldest(topic string) wire.Start { return wire.Start{Topic: topic, From: wire.FromOldest} }
+
+// Newest returns the start of a subscription that begins with the newest n messages in the
+// history of topic; of a pattern, of each of its topics. n is 1 to 1000.
+func Newest(topic string, n int) wire.Start {
+	return wire.Start{Topic: topic, From: wire.FromNewest, Newest: int32(min(max(n, 0), math.MaxInt32))}
+}
 
 // After returns the start of a subscription that resumes after position, such as one of
 // Subscription.Positions. A gap announces messages that the history no longer holds.

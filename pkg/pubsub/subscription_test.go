@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -543,7 +544,7 @@ func TestSubscribeRefusesWhatCannotWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		for _, starts := range [][]wire.Start{{Now("")}, {Now("a..b")}, {Now("a"), Oldest("a")}} {
+		for _, starts := range [][]wire.Start{{Now("")}, {Now("a..b")}, {Now("a"), Oldest("a")}, {Newest("a", 0)}, {Newest("a", 1001)}, {Newest("a", -1)}, {Newest("a", math.MaxInt)}} {
 			_, err := c.Subscribe(t.Context(), starts)
 			require.ErrorContains(t, err, "subscribe: ")
 		}

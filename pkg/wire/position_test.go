@@ -78,6 +78,9 @@ func TestStartRoundTrip(t *testing.T) {
 		{"oldest", Start{Topic: "oldest"}},
 		{"a.b@oldest", Start{Topic: "a.b", From: FromOldest}},
 		{"a.b@k3:17", Start{Topic: "a.b", From: FromPosition, Epoch: "k3", After: 17}},
+		{"a.b@newest-1", Start{Topic: "a.b", From: FromNewest, Newest: 1}},
+		{"a.*@newest-1000", Start{Topic: "a.*", From: FromNewest, Newest: 1000}},
+		{"a@newest:5", Start{Topic: "a", From: FromPosition, Epoch: "newest", After: 5}},
 		// An epoch may spell a word: only a position has an offset.
 		{"a@oldest:5", Start{Topic: "a", From: FromPosition, Epoch: "oldest", After: 5}},
 	} {
@@ -102,6 +105,20 @@ func TestStartIsStrict(t *testing.T) {
 		"a@now":      "or the topic alone for new messages",
 		"a@k3:01":    "decimal number without sign",
 		"a b@oldest": "holds ' '",
+		"a@newest":   "or topic@oldest, topic@newest-50",
+
+		"@newest-5":    "topic is empty",
+		"a@newest-":    "a number from 1 to 1000",
+		"a@newest-0":   "a number from 1 to 1000",
+		"a@newest-01":  "a number from 1 to 1000",
+		"a@newest-+1":  "a number from 1 to 1000",
+		"a@newest--1":  "a number from 1 to 1000",
+		"a@newest-1_0": "a number from 1 to 1000",
+		"a@newest-5:1": "a number from 1 to 1000",
+		"a@newest-5 ":  "a number from 1 to 1000",
+
+		"a@newest-1001":                 "a number from 1 to 1000",
+		"a@newest-18446744073709551617": "a number from 1 to 1000",
 	} {
 		_, err := ParseStart(text)
 		require.ErrorContains(t, err, want, "%q", text)

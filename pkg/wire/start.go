@@ -12,13 +12,14 @@ import (
 )
 
 // A Start is where a subscription to a topic or a pattern begins: with the next message
-// (the zero From), with the oldest message in history, or after a position. Its text is the
-// topic alone, topic@oldest, or topic@epoch:offset.
+// (the zero From), with the oldest message in history, with the newest few, or after a
+// position. Its text is the topic alone, topic@oldest, topic@newest-N, or topic@epoch:offset.
 type Start struct {
-	Topic string // or a pattern
-	From  From
-	Epoch string // FromPosition only
-	After uint64 // FromPosition only: the offset of the last message received
+	Topic  string // or a pattern
+	From   From
+	Newest int32  // FromNewest only: how many messages; of a pattern, of each topic
+	Epoch  string // FromPosition only
+	After  uint64 // FromPosition only: the offset of the last message received
 
 	// Every is the least time between two deliveries, from max_rate; 0: not limited. A
 	// Start with Every is an object in JSON, because the text does not have it.
@@ -33,14 +34,18 @@ const (
 	FromNow From = iota
 	FromOldest
 	FromPosition
+	FromNewest
 )
+
+// MaxNewest bounds the messages with which a FromNewest Start begins.
+const MaxNewest = 1000
 
 // StartAfter returns the Start that resumes after p.
 func StartAfter(p Position) Start {
 	return Start{Topic: p.Topic, From: FromPosition, Epoch: p.Epoch, After: p.Offset}
 }
 
-// ParseStart reads a topic, topic@oldest or topic@epoch:offset.
+// ParseStart reads a topic, topic@oldest, topic@newest-N or topic@epoch:offset.
 func ParseStart(s string) (Start, error) {
 	topic, rest, ok := strings.Cut(s, "@")
 	if err := CheckPattern(topic); err != nil {
@@ -51,12 +56,29 @@ func ParseStart(s string) (Start, error) {
 		return Start{Topic: topic}, nil
 	case rest == "oldest":
 		return Start{Topic: topic, From: FromOldest}, nil
+	case strings.HasPrefix(rest, newestPrefix):
+		n, err := parseNewest(rest[len(newestPrefix):])
+		if err != nil {
+			return Start{}, err
+		}
+		return Start{Topic: topic, From: FromNewest, Newest: n}, nil
 	}
 	p, err := ParsePosition(s)
 	if err != nil {
-		return Start{}, fmt.Errorf("%w; or topic@oldest, or the topic alone for new messages", err)
+		return Start{}, fmt.Errorf("%w; or topic@oldest, topic@newest-50, or the topic alone for new messages", err)
 	}
 	return StartAfter(p), nil
+}
+
+// newestPrefix cannot begin a position: no epoch has a hyphen.
+const newestPrefix = "newest-"
+
+func parseNewest(digits string) (int32, error) {
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if err != nil || digits[0] == '0' || n > MaxNewest {
+		return 0, faultf(CodeInvalidPosition, "newest-N must have a number from 1 to %d without leading zeros; got %s", MaxNewest, Quote(digits))
+	}
+	return int32(n), nil
 }
 
 // Position returns the position of a FromPosition Start.
@@ -69,6 +91,8 @@ func (s Start) String() string {
 	switch s.From {
 	case FromOldest:
 		return s.Topic + "@oldest"
+	case FromNewest:
+		return s.Topic + "@" + newestPrefix + strconv.Itoa(int(s.Newest))
 	case FromPosition:
 		return s.Position().String()
 	}

@@ -173,7 +173,8 @@ func TestPositionVectors(t *testing.T) {
 		Positions []positionJSON `json:"positions"`
 		Starts    []struct {
 			positionJSON
-			From string `json:"from"`
+			From   string `json:"from"`
+			Newest int32  `json:"newest"`
 		} `json:"starts"`
 		InvalidPositions []string `json:"invalid_positions"`
 		InvalidStarts    []string `json:"invalid_starts"`
@@ -186,11 +187,11 @@ func TestPositionVectors(t *testing.T) {
 		require.Equal(t, v.position(), p)
 		require.Equal(t, v.Text, v.position().String())
 	}
-	kinds := map[string]From{"now": FromNow, "oldest": FromOldest, "position": FromPosition}
+	kinds := map[string]From{"now": FromNow, "oldest": FromOldest, "newest": FromNewest, "position": FromPosition}
 	require.NotEmpty(t, vectors.Starts)
 	for _, v := range vectors.Starts {
 		require.Contains(t, kinds, v.From)
-		want := Start{Topic: v.Topic, From: kinds[v.From], Epoch: v.Epoch, After: v.Offset}
+		want := Start{Topic: v.Topic, From: kinds[v.From], Newest: v.Newest, Epoch: v.Epoch, After: v.Offset}
 		s, err := ParseStart(v.Text)
 		require.NoError(t, err)
 		require.Equal(t, want, s)

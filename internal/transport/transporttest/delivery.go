@@ -3,6 +3,7 @@ package transporttest
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/stretchr/testify/require"
@@ -95,6 +96,31 @@ func hello(s *scene) {
 	s.wants(sub, "a3")
 	s.say("new", 1)
 	s.wants(sub, "new1")
+}
+
+// A subscriber begins just before the newest messages, without a gap, and knows where. When it
+// returns, it continues from its positions.
+func newestMessages(s *scene) {
+	for n := range 7 {
+		s.say("a", n)
+	}
+	began := func(sub Subscriber) uint64 {
+		positions := sub.Positions()
+		return positions[slices.IndexFunc(positions, func(p wire.Position) bool { return p.Topic == "a" })].Offset
+	}
+	sub := s.subscribe(newest("a", 2))
+	require.EqualValues(s, 5, began(sub))
+	s.wants(sub, "a6 a7")
+	s.say("a", 8)
+	s.wants(sub, "a8")
+	sub.Return(0)
+	s.say("a", 9)
+	s.wants(sub, "a9")
+	all := s.subscribe(newest("a", 1000), newest("b", 1))
+	require.EqualValues(s, 4, began(all))
+	s.wants(all, "a5 a6 a7 a8 a9")
+	s.say("b", 1)
+	s.wants(all, "b1")
 }
 
 // wantsBoth receives messages and counts them by topic: messages of different topics have

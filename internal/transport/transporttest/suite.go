@@ -101,6 +101,7 @@ func stories() map[string]story {
 		"message metadata":          {tell: metadata},
 		"hello":                     {tell: hello},
 		"many topics":               {tell: manyTopics},
+		"newest messages":           {bounds: Bounds{HistoryMessages: 5}, tell: newestMessages},
 		"resume by position":        {tell: resume},
 		"connection lost":           {tell: connectionLost},
 		"connection lost often":     {tell: connectionLostOften},
@@ -293,3 +294,6 @@ func isAway(sub Subscriber) bool {
 
 func now(topic string) wire.Start    { return wire.Start{Topic: topic} }
 func oldest(topic string) wire.Start { return wire.Start{Topic: topic, From: wire.FromOldest} }
+func newest(topic string, n int32) wire.Start {
+	return wire.Start{Topic: topic, From: wire.FromNewest, Newest: n}
+}

@@ -86,7 +86,7 @@ def test_invalid_position(text: str) -> None:
 
 @pytest.mark.parametrize("vector", POSITIONS["starts"], ids=lambda v: v["text"][:40])
 def test_start(vector: dict[str, Any]) -> None:
-    start = vector["text"] if vector["from"] == "position" else vector["from"]
+    start = {"position": vector["text"], "newest": {"newest": vector.get("newest")}}.get(vector["from"], vector["from"])
     names, positions = begins(vector["topic"], start)
     assert positions.get(vector["topic"], names[vector["topic"]]) == vector["text"]
 

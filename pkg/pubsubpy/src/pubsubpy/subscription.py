@@ -35,11 +35,19 @@ class State(NamedTuple):
     reason: str = ""  # why it waits or is closed
 
 
-def begins(topics: str | Iterable[str], start: str | Iterable[str]) -> tuple[dict[str, str], dict[str, Position]]:
+Start = str | Iterable[str] | Mapping[str, int]
+MOST_NEWEST = 1000  # messages with which a subscription begins, or of a page of history
+
+
+def begins(topics: str | Iterable[str], start: Start) -> tuple[dict[str, str], dict[str, Position]]:
     """Returns where each name begins, and the positions in start, by topic."""
     names = [check_topic(name, NAME) for name in ([topics] if isinstance(topics, str) else topics)]
     if start == "oldest":
         return {name: f"{name}@oldest" for name in names}, {}
+    if isinstance(start, Mapping):
+        if set(start) != {"newest"} or type(start["newest"]) is not int or not 1 <= start["newest"] <= MOST_NEWEST:
+            raise Problem("invalid_position", f'start is {{"newest": N}} with N from 1 to {MOST_NEWEST}; got {start!r}')
+        return {name: f"{name}@newest-{start['newest']}" for name in names}, {}
     texts = [] if start == "now" else [start] if isinstance(start, str) else start
     positions = {position.topic: position for position in map(Position, texts)}
     if not any(map(is_pattern, names)) and (others := positions.keys() - names):
@@ -150,7 +158,7 @@ class Subscription(Generic[ItemT]):
             self._ready.set()
             self._closed(self)
 
-    async def add(self, topics: str | Iterable[str], *, start: str | Iterable[str] = "now") -> None:
+    async def add(self, topics: str | Iterable[str], *, start: Start = "now") -> None:
         """Adds topics while the others go on. Raises Problem, and changes nothing, if the server refuses it."""
         await self._change(*begins(topics, start), set())
 
