@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
@@ -155,6 +156,13 @@ func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer fu
 func (a *App) History(ctx context.Context, c Caller, h request.History, answer func(pieces iter.Seq[[]*frame.Frame], leave func()) error) error {
 	topic, n := h.Start.Topic, h.Limit
 	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), h.Fault) }, func(leave func()) error {
+		if h.Start.From == wire.FromNewest {
+			page, ok := a.cfg.Broker.PageBefore(topic, h.Before, n, time.Now())
+			if !ok {
+				return topicUnknown(topic, toHaveIt)
+			}
+			return answer(a.page(page, h.Before), leave)
+		}
 		frames, from := a.cfg.Broker.ReadTopic(h.Start, frame.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
 		if from == (wire.Position{}) {
 			return topicUnknown(topic, toHaveIt)
@@ -189,5 +197,31 @@ func (a *App) history(first []*frame.Frame, from wire.Position, n int) iter.Seq[
 				return
 			}
 		}
+	}
+}
+
+// page returns the frames of a page that ends before a position, and the done, from which
+// the client reads the page before it.
+func (a *App) page(p broker.Page, before wire.Position) iter.Seq[[]*frame.Frame] {
+	done := wire.Done{Position: cmp.Or(before, p.From)}
+	return func(yield func([]*frame.Frame) bool) {
+		var frames []*frame.Frame
+		for at := p.From; at.Offset < p.UpTo; at = frames[len(frames)-1].Position() {
+			if len(frames) > 0 && !yield(frames) {
+				return
+			}
+			if frames = a.cfg.Broker.ReadPage(p, at, frame.Limit{Frames: math.MaxInt, Bytes: PieceBytes}, time.Now()); len(frames) == 0 {
+				break
+			}
+			if at == p.From {
+				done.Position = frames[0].Position()
+			}
+			if g := frames[0].Gap(); g != nil && g.Reason == wire.GapRestarted {
+				break
+			}
+		}
+		older, _ := a.cfg.Broker.PageBefore(done.Position.Topic, done.Position, 1, time.Now())
+		done.More = !older.IsEmpty()
+		yield(append(frames, frame.NewDone(done)))
 	}
 }

@@ -164,6 +164,10 @@ func (r *reader) append(f *frame.Frame) {
 // position from which it read; zero if the topic does not exist. A start at now reads
 // nothing.
 func (b *Broker) ReadTopic(start wire.Start, limit frame.Limit, now time.Time) (frames []*frame.Frame, from wire.Position) {
+	return b.readTopic(start, 0, limit, now)
+}
+
+func (b *Broker) readTopic(start wire.Start, upTo uint64, limit frame.Limit, now time.Time) (frames []*frame.Frame, from wire.Position) {
 	t := b.find(start.Topic)
 	if t == nil {
 		return nil, wire.Position{}
@@ -171,9 +175,49 @@ func (b *Broker) ReadTopic(start wire.Start, limit frame.Limit, now time.Time) (
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	j, restarted := t.resolveLocked(start)
-	how := Reading{Had: j.Position, After: j.Cursor, Limit: limit, restarted: restarted, losses: t.partition.lost()}
+	if restarted && upTo > 0 {
+		limit.Frames = 1 // what follows the gap is not of the page
+	}
+	how := Reading{Had: j.Position, After: j.Cursor, UpTo: upTo, Limit: limit, restarted: restarted, losses: t.partition.lost()}
 	frames, _ = t.history.read(frames, t.positionLocked(0), how, now)
 	return frames, j.Position
+}
+
+// A Page is a part of a topic's history that is read backwards: the messages before a
+// position. The first ones may be evicted before they are read.
+type Page struct {
+	From wire.Position // after which it begins
+	UpTo uint64        // offset up to which it goes; that of From if the page is empty
+}
+
+// PageBefore returns the page of the newest n messages before a position, or of all if
+// before is zero. If the topic does not know the position, reading the page gives only a
+// gap, restarted. ok is false if the topic does not exist.
+func (b *Broker) PageBefore(topic string, before wire.Position, n int, now time.Time) (p Page, ok bool) {
+	t := b.find(topic)
+	if t == nil {
+		return Page{}, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	upTo := t.head
+	switch {
+	case before == (wire.Position{}):
+	case !t.knowsLocked(before):
+		return Page{From: before, UpTo: math.MaxUint64}, true
+	case before.Offset <= upTo:
+		upTo = max(before.Offset, 1) - 1
+	}
+	return Page{From: t.positionLocked(t.newestFewLocked(n, upTo, now)), UpTo: upTo}, true
+}
+
+// IsEmpty reports whether the page has no messages.
+func (p Page) IsEmpty() bool { return p.From.Offset == p.UpTo }
+
+// ReadPage returns the messages and gaps of the page after a position, within limit.
+func (b *Broker) ReadPage(p Page, after wire.Position, limit frame.Limit, now time.Time) []*frame.Frame {
+	frames, _ := b.readTopic(wire.StartAfter(after), p.UpTo, limit, now)
+	return frames
 }
 
 // Topic returns the state of a topic. ok is false if it does not exist.

@@ -38,6 +38,11 @@ func TestAClientNoticesWhereverAnAnswerIsCut(t *testing.T) {
 				"/v1/topics/a/messages?after=a@k3:17":             4, // a gap first
 				"/v1/topics/a/messages?after=a@" + epoch + ":3":   0,
 				"/v1/topics/chunked/messages?":                    30,
+				"/v1/topics/chunked/messages?newest=25":           25,
+				"/v1/topics/a/messages?newest=2":                  2,
+				"/v1/topics/a/messages?before=a@" + epoch + ":3":  2,
+				"/v1/topics/a/messages?before=a@k3:17":            1, // the gap alone
+				"/v1/poll?topic=a@newest-2":                       2,
 				"/v1/poll?topic=a@oldest":                         3,
 				"/v1/poll?topic=a@oldest&mode=single":             1,
 				"/v1/poll?topic=a@k3:17&hello=true":               4,
@@ -223,6 +228,100 @@ func TestDoneOfAHistoryThatGrowsWhileItIsRead(t *testing.T) {
 			require.Contains(t, text, fmt.Sprintf(`:%d","more":%t}}`, counted, wantMore))
 		}
 	})
+}
+
+// A history that is read backwards ends just before a position. Done says where the next
+// request ends, and whether it gets anything.
+func TestAHistoryIsReadBackwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, lanetest.Settings{Broker: broker.Config{HistoryMessages: 4}})
+		epoch := k.fill("1", "2", "3", "4", "5", "6") // two are evicted
+		at := func(offset int) string { return fmt.Sprintf("a@%s:%d", epoch, offset) }
+		for _, c := range []struct {
+			query   string
+			counted int
+			before  int // the offset before which the next request ends
+			more    bool
+		}{
+			{"newest=1", 1, 6, true},
+			{"newest=4", 4, 3, false},
+			{"newest=1000", 4, 3, false},
+			{"limit=2&before=" + at(6), 2, 4, true},
+			{"limit=2&before=" + at(5), 2, 3, false},
+			{"before=" + at(6), 3, 3, false},
+			{"before=" + at(3), 0, 3, false},
+			{"before=" + at(1), 0, 1, false},
+			{"before=" + at(0), 0, 0, false},
+			{"before=a@k3:17", 1, 2, false}, // restarted
+			{"before=" + at(7), 1, 2, false},
+		} {
+			done := k.wantHistory("/v1/topics/a/messages?"+c.query, c.counted)
+			require.Equal(t, at(c.before), done.Position.String(), c.query)
+			require.Equal(t, c.more, done.More, c.query)
+		}
+		k.Open(`{"topics":["empty"]}`)
+		require.Equal(t, wire.Done{Position: wire.Position{Topic: "empty", Epoch: epoch}}, k.wantHistory("/v1/topics/empty/messages?newest=9", 0))
+		_, _ = k.Get("DELETE", "/v1/topics/a", "")
+		require.Equal(t, wire.Done{Position: wire.Position{Topic: "a", Epoch: epoch, Offset: 7}}, k.wantHistory("/v1/topics/a/messages?newest=9", 0))
+
+		for query, code := range map[string]wire.Code{
+			"newest=0":                             wire.CodeInvalidRequest,
+			"newest=1001":                          wire.CodeInvalidRequest,
+			"newest=5&limit=5":                     wire.CodeInvalidRequest,
+			"newest=5&before=" + at(3):             wire.CodeInvalidRequest,
+			"after=" + at(1) + "&newest=5":         wire.CodeInvalidRequest,
+			"after=" + at(1) + "&before=" + at(3):  wire.CodeInvalidRequest,
+			"before=" + at(3) + "&before=" + at(3): wire.CodeInvalidRequest,
+			"before=b@" + epoch + ":3":             wire.CodeInvalidPosition,
+			"before=3":                             wire.CodeInvalidPosition,
+			"before=" + at(3) + "&limit=0":         wire.CodeInvalidRequest,
+			"before=" + at(3) + "&limit=1001":      wire.CodeInvalidRequest,
+		} {
+			k.WantProblem(code, "GET", "/v1/topics/a/messages?"+query, "")
+		}
+		k.WantProblem(wire.CodeTopicUnknown, "GET", "/v1/topics/none/messages?newest=5", "")
+	})
+}
+
+// A page that is read piece by piece ends where it ended when the request came, and a gap
+// announces what is evicted or deleted meanwhile.
+func TestAPageWhoseHistoryChangesWhileItIsRead(t *testing.T) {
+	for change, wants := range map[string]func(t *testing.T, counted int, text string){
+		"publish": func(t *testing.T, counted int, text string) {
+			require.Equal(t, 20, counted)
+			require.Contains(t, text, `:11","more":true}}`)
+		},
+		"delete": func(t *testing.T, counted int, text string) {
+			require.Less(t, counted, 20)
+			require.Contains(t, text, `"reason":"deleted"`)
+			require.Contains(t, text, `:11","more":false}}`)
+		},
+	} {
+		t.Run(change, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := newKit(t, lanetest.Settings{})
+				publish := func(n int) { k.fill(slices.Repeat([]string{strings.Repeat("x", 10_000)}, n)...) }
+				publish(30)
+				conn, err := k.Dial()
+				require.NoError(t, err)
+				_, err = io.WriteString(conn, "GET /v1/topics/a/messages?newest=20 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+				require.NoError(t, err)
+				synctest.Wait()
+				if change == "publish" {
+					publish(10)
+				} else {
+					_, _ = k.Get("DELETE", "/v1/topics/a", "")
+				}
+				answer, err := io.ReadAll(conn)
+				require.NoError(t, err)
+				conn.Close()
+				text, _ := packed(t, string(answer))
+				counted, isWhole := readByTheRule("", text)
+				require.True(t, isWhole)
+				wants(t, counted, text)
+			})
+		})
+	}
 }
 
 // wantHistory reads a history with that number of messages and gaps, and returns its done.

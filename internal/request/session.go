@@ -146,9 +146,11 @@ func PageOf(query string) Page {
 // pageSize returns how many topics, frames or sessions to list.
 func (q *query) pageSize() int { return int(q.number("limit", 1, MaxPage, DefaultPage)) }
 
-// A History is a request for messages of a topic.
+// A History is a request for messages of a topic: for those after Start, or, if that is
+// FromNewest, for the newest Limit messages before a position.
 type History struct {
 	Start  wire.Start
+	Before wire.Position // of FromNewest; zero: the newest of all
 	Limit  int
 	Format frame.Format
 	Fault  error
@@ -158,17 +160,36 @@ type History struct {
 func HistoryOf(topic, query string, accepts Accepts) History {
 	q := parseQuery(query)
 	h := History{Limit: q.pageSize(), Format: q.format(accepts), Start: wire.Start{Topic: topic, From: wire.FromOldest}}
-	if after := q.one("after"); after != "" {
-		position, err := wire.ParsePosition(after)
-		if err == nil && position.Topic != topic {
-			err = fmt.Errorf("position %s is not a position of topic %s", wire.Quote(after), wire.Quote(topic))
-		}
-		q.fail(problemOf(err, wire.CodeInvalidPosition, "send a position of this topic"))
-		position.Topic = topic
-		h.Start = wire.StartAfter(position)
+	after, before := q.position("after", topic), q.position("before", topic)
+	newest := int(q.number("newest", 1, wire.MaxNewest, 0))
+	switch {
+	case countOf(after.Epoch != "", before.Epoch != "", newest > 0) > 1:
+		q.fail(problem.New(wire.CodeInvalidRequest, "send only one of them", "a request must have at most one of after, before and newest"))
+	case newest > 0 && q.values.Has("limit"):
+		q.fail(problem.New(wire.CodeInvalidRequest, "omit limit", "newest already says how many messages"))
+	case newest > 0:
+		h.Start.From, h.Limit = wire.FromNewest, newest
+	case before.Epoch != "":
+		h.Start.From, h.Before = wire.FromNewest, before
+	case after.Epoch != "":
+		h.Start = wire.StartAfter(after)
 	}
 	h.Fault = q.err
 	return h
+}
+
+// position returns the parameter that is a position of a topic, or zero.
+func (q *query) position(name, topic string) wire.Position {
+	text := q.one(name)
+	if text == "" {
+		return wire.Position{}
+	}
+	p, err := wire.ParsePosition(text)
+	if err == nil && p.Topic != topic {
+		err = fmt.Errorf("position %s is not a position of topic %s", wire.Quote(text), wire.Quote(topic))
+	}
+	q.fail(problemOf(err, wire.CodeInvalidPosition, "send a position of this topic"))
+	return p
 }
 
 // SessionListOf reads the query for the list of sessions: how many, and in which order.

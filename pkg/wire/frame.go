@@ -133,6 +133,6 @@ type Reply struct {
 
 // A Done ends a history. A history without it was cut.
 type Done struct {
-	Position Position `json:"position"` // where the next request begins
-	More     bool     `json:"more"`     // whether the history held frames after Position
+	Position Position `json:"position"` // where the next request begins: after it, or before it if the history was read backwards
+	More     bool     `json:"more"`     // whether the history held frames after Position, or messages before it
 }
