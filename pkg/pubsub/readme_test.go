@@ -73,6 +73,22 @@ func subscribe(ctx context.Context, client *pubsub.Client) error {
 	return nil
 }
 
+func history(ctx context.Context, client *pubsub.Client) (*pubsub.Subscription, error) {
+	page, err := client.History(ctx, "orders", wire.Position{}, 50) // the newest 50
+	if err != nil {
+		return nil, err
+	}
+	if page.More {
+		older, err := client.History(ctx, "orders", page.Before, 50)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Println(older.Items, page.Items)
+	}
+	live, err := client.Subscribe(ctx, []wire.Start{page.Next})
+	return live, err
+}
+
 func resume(ctx context.Context, client *pubsub.Client, sub *pubsub.Subscription) (*pubsub.Subscription, error) {
 	stored := sub.Positions()
 	var starts []wire.Start
@@ -95,4 +111,4 @@ func explain(err error) {
 }
 
 // The linter must not report them as unused.
-var _ = []any{connectAndUse, resume, connectWithTokens, explain}
+var _ = []any{connectAndUse, history, resume, connectWithTokens, explain}
