@@ -28,6 +28,8 @@ func TestHealthOfADaemonThatIsNot(t *testing.T) {
 			<-r.Context().Done()
 		case "/other/readyz":
 			_, _ = w.Write([]byte("<html>"))
+		case "/away/readyz":
+			w.WriteHeader(http.StatusBadGateway)
 		}
 	}))
 	defer server.Close()
@@ -39,6 +41,7 @@ func TestHealthOfADaemonThatIsNot(t *testing.T) {
 		"draining": {[]string{"--admin", server.URL, "--timeout=1m"}, "pubsubd: draining\n"},
 		"silent":   {[]string{"--admin", server.URL + "/silent", "--timeout=50ms"}, "no answer in time"},
 		"other":    {[]string{"--admin", server.URL + "/other", "--timeout=1m"}, "without pubsubd's error body"},
+		"away":     {[]string{"--admin", server.URL + "/away", "--timeout=1m"}, "502 Bad Gateway, without pubsubd's error body: the proxy does not reach pubsubd"},
 		"nobody":   {[]string{"--admin", "http://127.0.0.1:1"}, adminEnv},
 	} {
 		t.Run(name, func(t *testing.T) {

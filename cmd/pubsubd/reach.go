@@ -330,5 +330,10 @@ func refusal(resp *http.Response) error {
 	if mediaType == wire.ProblemType && json.Unmarshal(text, &p) == nil && p.Code != "" {
 		return &p
 	}
-	return fmt.Errorf("%s %s answered %s, without pubsubd's error body: is this the address of a pubsubd server?", resp.Request.Method, resp.Request.URL.Redacted(), resp.Status)
+	why := "is this the address of a pubsubd server?"
+	switch resp.StatusCode {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		why = "the proxy does not reach pubsubd"
+	}
+	return fmt.Errorf("%s %s answered %s, without pubsubd's error body: %s", resp.Request.Method, resp.Request.URL.Redacted(), resp.Status, why)
 }

@@ -36,6 +36,7 @@ type answerRow struct {
 	Faults       []fault
 	Token        string
 	Expect, Code string
+	Reason       string
 	Rush         bool
 	Transports   []string
 }
@@ -422,4 +423,5 @@ func (r *answerRow) wantWaiting(t *testing.T, s *rowStage, ended func() bool) {
 		return
 	}
 	require.ErrorContains(t, last, strconv.Itoa(r.Faults[0].Answer.Status))
+	require.ErrorContains(t, last, r.Reason)
 }

@@ -44,7 +44,12 @@ func (e *UnexpectedAnswerError) Error() string {
 	if e.Status != 0 {
 		said = fmt.Sprintf("answered %d %s", e.Status, http.StatusText(e.Status))
 	}
-	return said + " " + e.reason + ": is a proxy in between, or is this not a pubsubd server?"
+	said += " " + e.reason
+	switch e.Status {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return said + ": the proxy does not reach pubsubd"
+	}
+	return said + ": is a proxy in between, or is this not a pubsubd server?"
 }
 
 // errIncomplete is an answer that ended before its body did, or before the body began. HTTP does

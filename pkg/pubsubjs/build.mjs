@@ -54,7 +54,7 @@ export async function build(folder) {
   // Some 2 % smaller.
   for (const name of names) {
     const file = join(folder, name + ".js");
-    const { code } = await minify(await readFile(file, "utf8"), { module: true, compress: { passes: 3, ecma: 2022, unsafe_arrows: true, keep_fargs: false } });
+    const { code } = await minify(await readFile(file, "utf8"), { module: true, compress: { passes: 3, ecma: 2022, unsafe_arrows: true, keep_fargs: false, hoist_funs: true, reduce_funcs: false } });
     await writeFile(file, code + "\n");
   }
   const tsc = [join(root, "node_modules/typescript/bin/tsc"), "--project", root, "--outDir", folder];

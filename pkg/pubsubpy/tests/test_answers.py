@@ -201,6 +201,7 @@ async def subscribes(row: dict[str, Any], topic: str, proxy: Faults, client: Cli
             assert proxy.requests["poll"] <= len(waits) + 2
         else:
             assert str(row["faults"][0]["answer"]["status"]) in waits[-1].reason, waits[-1]
+            assert row.get("reason", "") in waits[-1].reason, waits[-1]
         assert "closed" not in [state.name for state in states]
         proxy.healed = True
     await subscription.ready()

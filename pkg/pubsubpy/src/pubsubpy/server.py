@@ -91,8 +91,11 @@ def strange(status: int, content: bytes) -> Problem:
 
 
 def foreign(status: int, what: str, wait: float = 0.0) -> Problem:
-    return Problem("unexpected_answer", f"{status} {what}", status=status, retry_after=wait,
-                   remedy="is a proxy in between, or is this not a pubsubd server?")
+    if status in (502, 503, 504):
+        what, remedy = f"{what}: the proxy does not reach pubsubd", "start pubsubd, or correct its address in the proxy"
+    else:
+        remedy = "is a proxy in between, or is this not a pubsubd server?"
+    return Problem("unexpected_answer", f"{status} {what}", status=status, retry_after=wait, remedy=remedy)
 
 
 def members(*names: str) -> Callable[[Any], dict[str, Any]]:
