@@ -26,8 +26,8 @@ export interface Feed {
     readonly started: Map<string, Want>;
     /** Takes over what the host wants now. */
     update(): void;
-    /** Something happened to the network or the page: look whether the connection is alive. */
-    check(): void;
+    /** Something happened to the network or the page: look whether the connection is alive. Until that is known, the state may be another. */
+    check(unsure?: State): void;
     /** Closes the connection. With `forGood` unset, it is opened again on update. */
     leave(forGood?: boolean): void;
 }
@@ -64,7 +64,7 @@ export declare class Session implements Feed {
     /** Where to begin names that were delivered before. */
     positions?: Map<string, string>);
     update(): void;
-    check(): void;
+    check(unsure?: State): void;
     leave(forGood?: boolean): void;
 }
 export {};

@@ -38,6 +38,8 @@ export interface FollowOptions {
   signal?: AbortSignal;
 }
 
+const offline: State = { state: "waiting", reason: "the browser is offline" };
+
 /** What the application does while pagehide is dispatched is no sign that the page lives on. */
 const enum Page {
   here = 0, // as a condition, false
@@ -247,10 +249,17 @@ export class Client {
     };
     const look = () => {
       live();
+      if (this.#publishing === offline) this.#publishing = undefined;
+      this.#show(this.#feeding);
       this.#feed.check();
       this.#publisher.retry();
     };
     on(global, "online", look);
+    on(global, "offline", () => {
+      this.#publishing &&= offline;
+      this.#show(this.#feeding);
+      this.#feed.check(offline);
+    });
     on(global.navigator?.connection, "change", look);
     on(document, "resume", look);
     on(document, "visibilitychange", () => document.hidden || look());

@@ -35,8 +35,8 @@ export interface Feed {
   readonly started: Map<string, Want>;
   /** Takes over what the host wants now. */
   update(): void;
-  /** Something happened to the network or the page: look whether the connection is alive. */
-  check(): void;
+  /** Something happened to the network or the page: look whether the connection is alive. Until that is known, the state may be another. */
+  check(unsure?: State): void;
   /** Closes the connection. With `forGood` unset, it is opened again on update. */
   leave(forGood?: boolean): void;
 }
@@ -141,6 +141,7 @@ export class Session implements Feed {
   #bad = new Map<Transport, number>(); // until when a transport is left alone
   #failed = new Set<Transport>(); // transports that did not begin since one did
   #probe?: (() => void) | undefined; // looks whether the connection is alive
+  #unsure = false; // the state says so, until something comes
 
   #http: Http;
   #host: Host;
@@ -167,9 +168,16 @@ export class Session implements Feed {
     else void this.#change();
   }
 
-  check(): void {
+  check(unsure?: State): void {
     if (this.#probe) this.#probe();
-    else this.#wake.abort();
+    else if (!unsure) {
+      this.#unsure = false;
+      this.#wake.abort();
+    }
+    if (unsure && this.#running) {
+      this.#unsure = true;
+      this.#host.onState(unsure);
+    }
   }
 
   leave(forGood = false): void {
@@ -367,8 +375,9 @@ export class Session implements Feed {
     const transport = this.#best();
     let open = false;
     const began = () => {
-      if (open) return;
+      if (open && !this.#unsure) return;
       open = true;
+      this.#unsure = false;
       for (const t of this.#failed) this.#bad.set(t, now() + badMs);
       this.#failed.clear();
       this.#host.onState({ state: "open", transport });
@@ -412,7 +421,7 @@ export class Session implements Feed {
 
   async #poll(began: () => void): Promise<void> {
     const id = this.#id;
-    this.#host.onState({ state: "open", transport: "poll" }); // the session is open, and an answer may take long
+    if (!this.#unsure) this.#host.onState({ state: "open", transport: "poll" }); // the session is open, and an answer may take long
     while (id === this.#id && this.#needed() && this.#best() === "poll") {
       const most = this.limits!.poll_timeout_ms;
       const before = this.#arrived;
@@ -443,7 +452,7 @@ export class Session implements Feed {
     const id = this.#id;
     let begun = false;
     const dog = watchdog(() => (begun ? 2 * this.limits!.heartbeat_ms : beginMs), abort);
-    this.#probe = () => {}; // two heartbeats tell
+    this.#probe = () => void (this.#unsure && this.#wake.abort()); // two heartbeats tell; after the page was offline, only a new stream tells soon
     this.#wake.signal.addEventListener("abort", abort);
     try {
       const answer: Response = await this.#http.request("GET", this.#path("stream"), { as: "stream", signal: silent.signal });

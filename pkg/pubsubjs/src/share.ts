@@ -79,8 +79,8 @@ export class Shared implements Feed {
     this.#say({ kind: "want", tab: this.#tab, wants: [...wants] });
   }
 
-  check(): void {
-    if (this.#session) this.#session.check();
+  check(unsure?: State): void {
+    if (this.#session) this.#session.check(unsure);
     else this.#say({ kind: "ping" });
   }
 

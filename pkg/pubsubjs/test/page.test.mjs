@@ -6,6 +6,7 @@ import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
+import WebSocket from "ws";
 import { browserName, browserOfTests, openPage, page } from "./browser.mjs";
 import { Daemon, until } from "./daemon.mjs";
 import { Client } from "../dist/client.js";
@@ -160,6 +161,87 @@ function fakePage() {
     end: () => Object.keys(global).forEach((name) => delete globalThis[name]),
   };
 }
+
+const offline = { state: "waiting", reason: "the browser is offline" };
+
+test("a page that goes offline says so at once, and that it is open when something comes", async (t) => {
+  for (const transport of ["websocket", "stream", "poll"]) {
+    await t.test(transport, async () => {
+      const daemon = await Daemon.start();
+      const fake = fakePage();
+      const client = new Client(daemon.url, { transports: [transport], WebSocket });
+      try {
+        const items = [];
+        await client.subscribe("a", (m) => items.push(m.gap ?? m.data)).started;
+        const opens = () => until("open", () => client.state.state === "open" && client.state.transport === transport, 5_000);
+        await opens();
+        const states = [];
+        client.onState((s) => states.push(s));
+        fake.is("offline");
+        assert.deepEqual(states, [offline]);
+        await daemon.publish("a", 1, "a1");
+        await opens(); // the daemon is on this machine, so it was there all the time
+        assert.deepEqual(states, [offline, { state: "open", transport }]);
+        await until("1 has come", () => items.length);
+        assert.deepEqual(items, [1]);
+      } finally {
+        client.close();
+        fake.end();
+        await daemon.end();
+      }
+    });
+  }
+});
+
+test("a page that is online again is open soon, though nothing comes", async (t) => {
+  const daemon = await Daemon.start({ "poll-heartbeat": "60s", "poll-timeout": "60s" });
+  try {
+    for (const transport of ["websocket", "stream", "poll"]) {
+      await t.test(transport, async () => {
+        const fake = fakePage();
+        const client = new Client(daemon.url, { transports: [transport], WebSocket });
+        try {
+          await client.subscribe("a", () => {}).started;
+          const opens = () => until("open", () => client.state.state === "open" && client.state.transport === transport, 5_000);
+          await opens();
+          fake.is("offline");
+          assert.deepEqual(client.state, offline);
+          fake.is("online");
+          await opens();
+        } finally {
+          client.close();
+          fake.end();
+        }
+      });
+    }
+  } finally {
+    await daemon.end();
+  }
+});
+
+test("a page that only publishes shows that it is offline while it is not idle", async () => {
+  const daemon = await Daemon.start();
+  const fake = fakePage();
+  const client = new Client(daemon.url);
+  try {
+    fake.is("offline");
+    assert.deepEqual(client.state, { state: "idle" });
+    await client.publish("a", 1);
+    await until("open", () => client.state.state === "open", 5_000);
+    fake.is("offline");
+    assert.deepEqual(client.state, offline);
+    fake.is("online");
+    assert.deepEqual(client.state, { state: "idle" });
+    await client.publish("a", 2);
+    client.close();
+    fake.is("offline");
+    assert.equal(client.state.state, "closed");
+  } finally {
+    client.close();
+    fake.end();
+    await daemon.end();
+  }
+});
 
 const lives = [
   ["pagehide persisted", "pageshow persisted"],
