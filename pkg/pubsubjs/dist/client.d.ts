@@ -40,7 +40,8 @@ export declare class Client {
     #private;
     /**
      * `url` is the address of the server, such as `https://push.example.com`. In a page it may be
-     * relative, and is the page's own origin by default. Throws a TypeError if it is not a URL.
+     * `/path`, and is the page's own origin by default. Throws a Problem if it is no such address, or
+     * an option is unknown.
      */
     constructor(url?: string, options?: ClientOptions);
     /** What the connection does now. It is `idle` without subscriptions, when nothing was published for ten seconds. */
@@ -50,7 +51,7 @@ export declare class Client {
     /**
      * Subscribes to topics and patterns: as an async iterable, or with a callback for each item.
      * An item is a message, or a gap where messages are lost: test `item.gap` first.
-     * Throws a Problem for an invalid name, position or rate, and `closed` after close.
+     * Throws a Problem for an invalid name, position, rate or option, and `closed` after close.
      */
     subscribe<T = any>(topics: string | string[], options?: SubscribeOptions | ((item: Item<T>) => void), callback?: (item: Item<T>) => void): Subscription<T>;
     /**
@@ -59,8 +60,9 @@ export declare class Client {
      */
     follow<T = any>(topic: string, { load, ...rest }: FollowOptions): AsyncIterableIterator<Message<T>, void, void>;
     /**
-     * Publishes a JSON value, a string with a type, or a Uint8Array. While the server is away the
-     * publish waits, without end unless `signal` ends it; at most 1000 wait. Rejects with a Problem:
+     * Publishes a JSON value, a string with a type, or bytes: an ArrayBuffer or a view of one. While the
+     * server is away the publish waits, without end unless `signal` ends it; at most 1000 wait. Rejects
+     * with a Problem:
      * `queue_full`; `aborted`; `closed`; `unknown` if the answer was lost and it is too late to
      * repeat the publish safely; or what the server refuses.
      */

@@ -3,7 +3,7 @@ import { Session, State } from "./session.js";
 import { Item } from "./wire.js";
 export interface PublishOptions {
     /** The idempotency key, which subscribers see as `id`: 1 to 255 bytes of printable ASCII. Default: a new one. */
-    id?: string;
+    idempotencyKey?: string;
     /** The message is not delivered when it is older, in whole seconds. */
     ttl?: number;
     /** The conflation key. */

@@ -62,6 +62,10 @@ export declare class Problem extends Error {
 }
 /** The Problem that the server sent. */
 export declare const problemOf: (said: Refusal, status?: number) => Problem;
+/** Throws the Problem that a value is not what it should be. */
+export declare function refuse(code: string, value: unknown, what: string, right: string): never;
+/** Throws a Problem if an option is none of the names: it is misspelt. */
+export declare function checkOptions(options: object, names: string): void;
 export interface Position {
     topic: string;
     epoch: string;
@@ -120,7 +124,7 @@ export type Frame = {
 /** Reads one NDJSON frame. Throws if the line is not a frame. */
 export declare function parseFrame(line: string): Frame;
 /** The message as POST /v1/messages and the `publish` command take it. Members that are undefined are left out of its JSON. */
-export declare function encodeMessage(topic: string, payload: unknown, o: {
+export declare function encodeMessage(topic: string, payload: any, o: {
     type?: string;
     id?: string;
     key?: string;

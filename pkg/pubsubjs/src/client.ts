@@ -4,7 +4,7 @@ import { backoff, Http, isFinal, sleep, Token } from "./http.js";
 import { Publisher, PublishOptions, Published } from "./publisher.js";
 import { Feed, Host, merge, Session, State, Transport, Want } from "./session.js";
 import { closing, Owner, SubscribeOptions, Subscription, tell } from "./subscription.js";
-import { checkTopic, Control, covered, Frame, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem, repeats } from "./wire.js";
+import { checkOptions, checkTopic, Control, covered, Frame, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem, repeats } from "./wire.js";
 
 export { covered, Problem, Subscription };
 export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
@@ -77,9 +77,11 @@ export class Client {
 
   /**
    * `url` is the address of the server, such as `https://push.example.com`. In a page it may be
-   * relative, and is the page's own origin by default. Throws a TypeError if it is not a URL.
+   * `/path`, and is the page's own origin by default. Throws a Problem if it is no such address, or
+   * an option is unknown.
    */
   constructor(url = "/", options: ClientOptions = {}) {
+    checkOptions(options, "token, share, transports, fetch, WebSocket");
     const global = globalThis as any;
     this.#http = new Http(url, options.token, options.fetch ?? global.fetch.bind(global));
     const WebSocket = options.WebSocket ?? global.WebSocket;
@@ -123,7 +125,7 @@ export class Client {
   /**
    * Subscribes to topics and patterns: as an async iterable, or with a callback for each item.
    * An item is a message, or a gap where messages are lost: test `item.gap` first.
-   * Throws a Problem for an invalid name, position or rate, and `closed` after close.
+   * Throws a Problem for an invalid name, position, rate or option, and `closed` after close.
    */
   subscribe<T = any>(topics: string | string[], options: SubscribeOptions | ((item: Item<T>) => void) = {}, callback?: (item: Item<T>) => void): Subscription<T> {
     if (typeof options === "function") return this.subscribe(topics, {}, options);
@@ -144,6 +146,7 @@ export class Client {
     let s: Subscription<T> | undefined;
     const messages = async function* (): AsyncGenerator<Message<T>, void, void> {
       checkTopic(topic);
+      checkOptions(rest, "maxRate, echo, signal");
       s = begin();
       try {
         let at = (await s.started)[0];
@@ -178,8 +181,9 @@ export class Client {
   }
 
   /**
-   * Publishes a JSON value, a string with a type, or a Uint8Array. While the server is away the
-   * publish waits, without end unless `signal` ends it; at most 1000 wait. Rejects with a Problem:
+   * Publishes a JSON value, a string with a type, or bytes: an ArrayBuffer or a view of one. While the
+   * server is away the publish waits, without end unless `signal` ends it; at most 1000 wait. Rejects
+   * with a Problem:
    * `queue_full`; `aborted`; `closed`; `unknown` if the answer was lost and it is too late to
    * repeat the publish safely; or what the server refuses.
    */

@@ -1,6 +1,6 @@
 // HTTP requests to the server: the address, the token, time-outs, and problems.
 
-import { Problem, problemOf } from "./wire.js";
+import { Problem, problemOf, refuse } from "./wire.js";
 
 export type Token = string | (() => string | Promise<string>);
 
@@ -84,9 +84,6 @@ export class Http {
   #bearer?: string | undefined;
   #asking?: Promise<string | undefined> | undefined; // for a new one
 
-  /** Why no request can be sent. */
-  #unusable?: Problem;
-
   #fetcher: typeof fetch;
 
   constructor(
@@ -95,9 +92,11 @@ export class Http {
     fetcher: typeof fetch,
   ) {
     this.#fetcher = fetcher;
-    const { href } = new URL(url, (globalThis as any).location?.href);
+    const page = (globalThis as any).location?.href;
+    // To a URL of a page, push.example is a path.
+    const href = /^(https?:|[./])/i.test(url) && URL.canParse(url, page) ? new URL(url, page).href : "";
     this.base = href.replace(/\/*([?#].*)?$/, "");
-    if (!/^https?:..[^@/]+(\/|$)/.test(this.base)) this.#unusable = new Problem("invalid_request", "the address must begin with https:// or http://, without a user");
+    if (!/^https?:..[^@/]+(\/|$)/.test(this.base)) refuse("request", url.replace(/.*@/, "…@"), "an address", "https://push.example or, in a page, /path");
   }
 
   /** The token in use, or a new one in the place of one that was refused. */
@@ -119,7 +118,6 @@ export class Http {
    * answered, and what fetch throws if no answer came. A refused token is asked for anew, once.
    */
   async request(method: string, path: string, r: Request = {}): Promise<any> {
-    if (this.#unusable) throw this.#unusable;
     for (let bearer: string | undefined, fresh = false; ; fresh = true) {
       bearer = await this.bearer(bearer);
       const headers: Record<string, string> = {};

@@ -3,11 +3,11 @@
 
 import { backoff, foreign, Http, isForeign, now, retryable, sleep, undone } from "./http.js";
 import { Session, State, waiting } from "./session.js";
-import { encodeMessage, Item, Problem, problemOf } from "./wire.js";
+import { checkOptions, encodeMessage, Item, Problem, problemOf } from "./wire.js";
 
 export interface PublishOptions {
   /** The idempotency key, which subscribers see as `id`: 1 to 255 bytes of printable ASCII. Default: a new one. */
-  id?: string;
+  idempotencyKey?: string;
   /** The message is not delivered when it is older, in whole seconds. */
   ttl?: number;
   /** The conflation key. */
@@ -72,14 +72,15 @@ export class Publisher {
 
   publish(topic: string, payload: unknown, options: PublishOptions = {}): Promise<Published> {
     return new Promise((resolve, reject) => {
-      const { signal } = options;
+      checkOptions(options, "idempotencyKey, ttl, key, type, signal");
+      const { idempotencyKey: id, signal } = options;
       if (this.#queue.length >= mostQueued) throw new Problem("queue_full", mostQueued + " messages wait");
       if (this.#life.signal.aborted) throw closed();
-      if (options.id) {
-        this.#given.add(options.id);
+      if (id) {
+        this.#given.add(id);
         if (this.#given.size > mostQueued) this.#given.delete([...this.#given][0]!);
       }
-      const body = encodeMessage(topic, payload, { ...options, id: options.id ?? this.#own + this.#count++ });
+      const body = encodeMessage(topic, payload, { ...options, id: id ?? this.#own + this.#count++ });
       const abort = () => p.settle(maybe({ code: "aborted", message: "the publish was aborted" }));
       const p: Pending = {
         body,

@@ -5,7 +5,7 @@
 
 import { now } from "./http.js";
 import { Feed, resume, Want } from "./session.js";
-import { checkName, covered, Frame, isPattern, Item, matches, nameOf, parsePosition, Problem, repeats } from "./wire.js";
+import { checkName, checkOptions, covered, Frame, isPattern, Item, matches, nameOf, parsePosition, Problem, refuse, repeats } from "./wire.js";
 
 export interface SubscribeOptions {
   /**
@@ -89,6 +89,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     this.#owner = owner;
     this.#options = options;
     this.#callback = callback;
+    checkOptions(options, "from, maxRate, echo, signal, onError");
     this.names = [...new Set(typeof topics === "string" ? [topics] : topics)];
     this.names.forEach((name) => checkName(name));
     for (const at of this.#given()) if (this.#covers(parsePosition(at).topic)) this.#seen.set(nameOf(at), at);
@@ -195,8 +196,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   }
 
   #given(): string[] {
-    const { from } = this.#options;
-    return (typeof from === "string" ? [from] : (from ?? [])).filter((f) => f !== "now" && f !== "oldest");
+    return [this.#options.from ?? []].flat().filter((f) => f !== "now" && f !== "oldest");
   }
 
   /** Where a name begins, if not now. */
@@ -365,6 +365,6 @@ export function interval(rate: string | undefined): number {
   const m = /^(\d+)\/(\d*)(ms|s|m|h)$/.exec(rate);
   const unit = { ms: 1, s: 1000, m: 60_000, h: 3_600_000 }[m?.[3] ?? ""] ?? 0;
   const ms = (unit * Number(m?.[2] || 1)) / Number(m?.[1]);
-  if (!(ms >= 1 && ms <= 3_600_000)) throw new Problem("invalid_request", `"${rate}" is not a rate such as 5/s or 1/10s`);
+  if (!(ms >= 1 && ms <= 3_600_000)) refuse("request", rate, "a rate", "5/s or 1/10s");
   return ms;
 }

@@ -73,6 +73,16 @@ export const problemOf = (said: Refusal, status = said.status) => new Problem(sa
 
 const quote = (text: unknown) => JSON.stringify(String(text).slice(0, 64));
 
+/** Throws the Problem that a value is not what it should be. */
+export function refuse(code: string, value: unknown, what: string, right: string): never {
+  throw new Problem("invalid_" + code, `${quote(value)} is not ${what}: use ${right}`);
+}
+
+/** Throws a Problem if an option is none of the names: it is misspelt. */
+export function checkOptions(options: object, names: string): void {
+  for (const name of Object.keys(options)) names.split(", ").includes(name) || refuse("request", name, "an option", names);
+}
+
 export interface Position {
   topic: string;
   epoch: string;
@@ -87,9 +97,7 @@ const validName = /^(_presence\.)?(?!.{256})(([\w-]+|\*)\.){0,15}([\w-]+|\*|>)$/
 
 /** Throws a Problem if the name is not a valid topic or, where patterns are allowed, a valid pattern. */
 export function checkName(name: string, patterns = true): void {
-  if (!validName.test(name) || (!patterns && isPattern(name))) {
-    throw new Problem("invalid_topic", `${quote(name)} is not a topic: join letters, digits, - and _ by dots; only subscribe takes * and a last >`);
-  }
+  if (!validName.test(name) || (!patterns && isPattern(name))) refuse("topic", name, "a topic", "letters, digits, - and _, joined by dots; only subscribe takes * and a last >");
 }
 
 /** Throws a Problem if the name is not a valid topic. A pattern is not a topic. */
@@ -110,9 +118,7 @@ export function matches(pattern: string, topic: string): boolean {
 export function parsePosition(text: string): Position {
   const m = /^([^@]*)@([0-9a-z]{1,16}):(0|[1-9]\d{0,15})$/.exec(text);
   const offset = Number(m?.[3]);
-  if (!m || !Number.isSafeInteger(offset)) {
-    throw new Problem("invalid_position", `${quote(text)} is not a position: write topic@epoch:offset`);
-  }
+  if (!m || !Number.isSafeInteger(offset)) refuse("position", text, "a position", 'topic@epoch:offset, "now" or "oldest"');
   checkName(m[1]!);
   return { topic: m[1]!, epoch: m[2]!, offset };
 }
@@ -175,17 +181,23 @@ export function parseFrame(line: string): Frame {
   return { item };
 }
 
+/** The name of a kind of values, such as Array, Null or Blob, also for those of another frame of the page. */
+const kindOf = (value: unknown) => Object.prototype.toString.call(value).slice(8, -1);
+
 /** The message as POST /v1/messages and the `publish` command take it. Members that are undefined are left out of its JSON. */
-export function encodeMessage(topic: string, payload: unknown, o: { type?: string; id?: string; key?: string; ttl?: number }): Record<string, unknown> {
+export function encodeMessage(topic: string, payload: any, o: { type?: string; id?: string; key?: string; ttl?: number }): Record<string, unknown> {
   checkTopic(topic);
   const { id, key, ttl, type } = o;
   const message = { topic, id, key, ttl };
-  if (payload instanceof Uint8Array) {
-    const base64 = btoa(Array.from(payload, (byte) => String.fromCharCode(byte)).join(""));
+  const buffer = ArrayBuffer.isView(payload) ? payload.buffer : /ArrayBuffer/.test(kindOf(payload)) && payload;
+  if (buffer) {
+    const bytes = new Uint8Array(buffer, payload.byteOffset, payload.byteLength);
+    const base64 = btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
     return { ...message, type: type ?? "application/octet-stream", base64 };
   }
-  if (type ? typeof payload !== "string" : JSON.stringify(payload) === undefined) {
-    throw new Problem("invalid_body", "publish JSON, a string with a type, or a Uint8Array");
-  }
+  const wrong = (value: unknown) => refuse("body", kindOf(value), "a payload", "JSON, a string with a type, an ArrayBuffer or a view of one");
+  // JSON.stringify makes {} of a Map or a Blob.
+  const check = (_: string, value: unknown) => (typeof value === "object" && !/^(Object|Array|Null)$/.test(kindOf(value)) ? wrong(value) : value);
+  if (typeof (type ? payload : JSON.stringify(payload, check)) !== "string") wrong(payload);
   return type ? { ...message, type, text: payload } : { ...message, data: payload };
 }

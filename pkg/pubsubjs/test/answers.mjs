@@ -124,7 +124,7 @@ export async function begin({ id, url, module, transport, token, topic }) {
     const s = client.subscribe(topic, { from: "oldest", onError: (e) => cell.troubles.push(e.code) }, (m) => cell.items.push(m.gap ?? m.data));
     s.started.catch((e) => (cell.ended = e.code));
   };
-  cell.publish = () => client.publish(topic, 1, { id: "one" }).then(() => (cell.published = true), (e) => (cell.rejected = e.code));
+  cell.publish = () => client.publish(topic, 1, { idempotencyKey: "one" }).then(() => (cell.published = true), (e) => (cell.rejected = e.code));
 }
 
 const seen = (id) => {

@@ -4,6 +4,7 @@ import { once } from "node:events";
 import { createServer } from "node:http";
 import { after, before, beforeEach, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { runInNewContext } from "node:vm";
 import WebSocket from "ws";
 import { Client } from "../dist/client.js";
 import { Cutter } from "./cutter.mjs";
@@ -209,7 +210,7 @@ test("echo: false leaves out what this client published", async () => {
   const b = collect(bob, topic, { echo: false });
   await Promise.all([a.subscription.started, b.subscription.started]);
   await ann.publish(topic, "by ann");
-  await bob.publish(topic, "by bob", { id: "chosen-" + topic });
+  await bob.publish(topic, "by bob", { idempotencyKey: "chosen-" + topic });
   await Promise.all([a.has(1), b.has(1)]);
   await ann.publish(topic, "by ann again");
   await b.has(2);
@@ -241,6 +242,54 @@ test("publish takes JSON, text and bytes, and says what is wrong", async () => {
   assert.throws(() => client.subscribe("a b"), { code: "invalid_topic" });
   assert.throws(() => client.subscribe("a", { from: "a@nowhere" }), { code: "invalid_position" });
   assert.throws(() => client.subscribe("a", { maxRate: "often" }), { code: "invalid_request" });
+});
+
+test("publish takes buffers and views as bytes, and refuses what JSON.stringify makes {} of", async () => {
+  const client = open();
+  const { items, has, subscription } = collect(client, topic);
+  await subscription.started;
+  const bytes = new Uint8Array([9, 1, 2, 3, 4, 9]);
+  const view = (Kind, length) => new Kind(bytes.buffer.slice(1, 5), 0, length);
+  const shared = new Uint8Array(new SharedArrayBuffer(4));
+  shared.set([1, 2, 3, 4]);
+  const other = runInNewContext("new Uint8Array([1, 2, 3, 4]).buffer"); // as of another frame of a page
+  const all = [bytes.subarray(1, 5), bytes.buffer.slice(1, 5), new DataView(bytes.buffer, 1, 4), view(Float32Array, 1), view(Uint16Array, 2), shared.buffer, other, Buffer.from(bytes).subarray(1, 5)];
+  for (const payload of all) await client.publish(topic, payload);
+  await client.publish(topic, bytes.buffer, { type: "image/png" });
+  await has(all.length + 1);
+  for (const item of items.slice(0, -1)) assert.deepEqual([[...item.bytes], item.type], [[1, 2, 3, 4], "application/octet-stream"]);
+  assert.deepEqual([[...items.at(-1).bytes], items.at(-1).type], [[...bytes], "image/png"]);
+  for (const payload of [new Blob(["x"]), new FormData(), new Map([[1, 2]]), new Set(), new Error("x"), /x/, Promise.resolve(1), Symbol("x"), () => 1, undefined]) {
+    const kind = Object.prototype.toString.call(payload).slice(8, -1);
+    const refused = { code: "invalid_body", message: `"${kind}" is not a payload: use JSON, a string with a type, an ArrayBuffer or a view of one` };
+    await assert.rejects(client.publish(topic, payload), refused, kind);
+    if (typeof payload === "object") await assert.rejects(client.publish(topic, { deep: [payload] }), refused, "deep " + kind);
+  }
+  await assert.rejects(client.publish(topic, { deep: new Float32Array(1) }), { code: "invalid_body", message: /^"Float32Array" is not a payload/ });
+  await assert.rejects(client.publish(topic, {}, { type: "text/plain" }), { code: "invalid_body", message: /^"Object" is not a payload: use JSON, a string with a type/ });
+  class Point {
+    x = 1;
+    #y = 2;
+  }
+  const values = [new Date(0), [null, true, "s", 1.5], Object.create(null), new Point(), { f() {}, u: undefined }];
+  for (const value of values) await client.publish(topic, value);
+  await has(all.length + 1 + values.length);
+  assert.deepEqual(items.slice(-values.length).map((m) => m.data), ["1970-01-01T00:00:00.000Z", [null, true, "s", 1.5], {}, { x: 1 }, {}]);
+});
+
+test("an option that is misspelt, and a start that is none, are refused, with what is right", async () => {
+  const client = open();
+  const refuses = (name, names) => ({ code: "invalid_request", message: `"${name}" is not an option: use ${names}` });
+  const ofPublish = "idempotencyKey, ttl, key, type, signal";
+  assert.throws(() => client.subscribe(topic, { maxrate: "5/s" }), refuses("maxrate", "from, maxRate, echo, signal, onError"));
+  assert.throws(() => new Client(daemon.url, { tokn: "t" }), refuses("tokn", "token, share, transports, fetch, WebSocket"));
+  await assert.rejects(client.publish(topic, 1, { id: "k" }), refuses("id", ofPublish));
+  await assert.rejects(client.follow(topic, { load() {}, from: "oldest" }).next(), refuses("from", "maxRate, echo, signal"));
+  for (const from of [5, "5", [5], "yesterday", {}]) {
+    const detail = `"${from}" is not a position: use topic@epoch:offset, "now" or "oldest"`;
+    assert.throws(() => client.subscribe(topic, { from }), { code: "invalid_position", message: detail });
+  }
+  for (const from of [undefined, null, "now", [], ["now"]]) client.subscribe(topic, { from }).close();
 });
 
 test("messages that are published together keep their order", async () => {

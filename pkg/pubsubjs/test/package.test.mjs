@@ -57,7 +57,7 @@ const right = `
       const message: Message = m;
       console.log(message.data, message.position);
     }
-    const { position } = await client.publish("chat.42", { text: "hi" }, { ttl: 5 });
+    const { position } = await client.publish("chat.42", { text: "hi" }, { ttl: 5, idempotencyKey: "k" });
     return position;
   }
   read().catch((err: Problem) => console.log(err.code, err.remedy));
@@ -69,5 +69,6 @@ for (const [module, resolution] of [["nodenext", "nodenext"], ["esnext", "bundle
     await check(module, resolution, right);
     await assert.rejects(check(module, resolution, right.replace('"oldest"', "17")), "the types are checked");
     await assert.rejects(check(module, resolution, right.replace("client.publish", "client.shout")));
+    await assert.rejects(check(module, resolution, right.replace("idempotencyKey", "id")));
   });
 }

@@ -574,13 +574,17 @@ test("a topic that is named while the connection is away takes nothing from a pa
   client.close();
 });
 
-test("an address that no request can be sent to is a final error, with the remedy", async () => {
-  for (const url of ["ws://127.0.0.1:1", "localhost:1", "http://user:pw@127.0.0.1:1"]) {
-    const client = open({}, url);
-    const expected = { code: "invalid_request", message: "the address must begin with https:// or http://, without a user" };
-    await assert.rejects(client.subscribe("a", { onError: () => {} }, () => {}).started, expected, url);
-    await assert.rejects(client.publish("a", 1), expected, url);
-  }
+test("an address that no request can be sent to is refused, with the remedy", async (t) => {
+  const refused = (told) => ({ code: "invalid_request", message: `"${told}" is not an address: use https://push.example or, in a page, /path` });
+  const wrong = ["push.example", "ws://127.0.0.1:1", "localhost:1", "http://", "https://push.example:port", ""];
+  const relative = ["/push", "//127.0.0.1:1", "./push"];
+  for (const url of [...wrong, ...relative]) assert.throws(() => new Client(url), refused(url), url);
+  assert.throws(() => new Client("http://user:pw@127.0.0.1:1/path"), refused("…@127.0.0.1:1/path"));
+  globalThis.location = { href: "https://app.example/shop/cart" };
+  t.after(() => delete globalThis.location);
+  for (const url of wrong) assert.throws(() => new Client(url), refused(url), url);
+  for (const url of [...relative, "https://push.example/sub/", "HTTPS://Push.Example", undefined]) new Client(url).close();
+  delete globalThis.location;
   const client = open({}, daemon.url + "/v1");
   await assert.rejects(client.subscribe("a", { onError: () => {} }, () => {}).started, { code: "not_found" });
   await assert.rejects(client.publish("a", 1), { code: "not_found" });

@@ -54,18 +54,22 @@ async def pair(url: str, direct: str, **options: Any) -> AsyncIterator[tuple[Cli
 async def test_every_payload_arrives(daemon: RunDaemon, transport: str) -> None:
     async with daemon() as server, Client(server.url, transports=[transport]) as client:
         async with client.subscribe("demo.a") as subscription:
-            published = await client.publish("demo.a", {"n": 1, "text": "h\u00e9\u2028\u0085"}, key="k", id='a "quoted\\" id')
+            published = await client.publish("demo.a", {"n": 1, "text": "h\u00e9\u2028\u0085"}, key="k",
+                                             idempotency_key='a "quoted\\" id')
             await client.publish("demo.a", "closing bell", type="text/plain")
             await client.publish("demo.a", b"\x00\xff")
             await client.publish("demo.a", None)
+            for octets in (bytearray(b"\x01"), memoryview(b"\x02")):
+                await client.publish("demo.a", octets)
             one, two, three, four = await take(subscription, 4)
+            assert [(m.data, m.type) for m in await take(subscription, 2)] == [(b"\x01", "application/octet-stream"), (b"\x02", "application/octet-stream")]
             assert one == Message(published.position, published.time, {"n": 1, "text": "h\u00e9\u2028\u0085"},
                                   id='a "quoted\\" id', key="k")
             assert (two.data, two.type) == ("closing bell", "text/plain")
             assert (three.data, three.type) == (b"\x00\xff", "application/octet-stream")
             assert (four.data, four.type) == (None, None)
             assert subscription.state == State("open", transport)
-            assert subscription.positions == [four.position]
+            assert [position.offset for position in subscription.positions] == [four.position.offset + 2]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -109,13 +113,26 @@ async def test_what_the_server_refuses_is_told(daemon: RunDaemon) -> None:
         with pytest.raises(Problem) as refusal:
             await client.publish("_sys", 1)
         assert (refusal.value.code, refusal.value.status) == ("reserved_topic", 403)
-        for wrong in ({"id": "h\u00e9"}, {"id": "a\nb"}, {"id": "x" * 256}, {"type": "text/plain\r\nX: y"}, {"ttl": 0}):
+        for wrong in ({"idempotency_key": "h\u00e9"}, {"idempotency_key": "a\nb"}, {"idempotency_key": "x" * 256},
+                      {"type": "text/plain\r\nX: y"}, {"ttl": 0}):
             with pytest.raises(Problem) as refusal:
                 await client.publish("a", "x", **wrong)
             assert refusal.value.code == "invalid_request"
         with pytest.raises(Problem) as refusal:
             await client.publish("a", {"x": 1}, type="text/plain")
         assert refusal.value.code == "invalid_body" and "leave out the type" in str(refusal.value)
+        for data in ({1}, object(), float("nan"), [bytearray(b"deep")]):
+            with pytest.raises(Problem, match="is not JSON.*publish a JSON value or bytes") as refusal:
+                await client.publish("a", data)
+            assert refusal.value.code == "invalid_body"
+        old: dict[str, Any] = {"id": "k"}
+        with pytest.raises(TypeError, match="unexpected keyword argument 'id'"):
+            await client.publish("a", 1, **old)
+        starts: list[Any] = [5, [5], "5", b"a@k:1"]
+        for start in starts:
+            with pytest.raises(Problem, match="is not a position.*write topic@epoch:offset, now or oldest") as refusal:
+                client.subscribe("a", start=start)
+            assert refusal.value.code == "invalid_position"
         with pytest.raises(Problem) as refusal:
             await client.subscribe(["a", "b", "c"]).get()
         assert refusal.value.code == "too_many_subscriptions"
@@ -404,7 +421,7 @@ async def test_own_messages_are_left_out(daemon: RunDaemon) -> None:
         async with client.subscribe("a", echo=False) as subscription:
             await client.publish("a", "mine")
             await other.publish("a", "theirs")
-            await client.publish("a", "named", id="named")
+            await client.publish("a", "named", idempotency_key="named")
             assert data_of(await take(subscription, 2)) == ["theirs", "named"]
 
 

@@ -91,21 +91,21 @@ class Client(AbstractAsyncContextManager["Client"]):
         self._subscriptions.add(subscription)
         return subscription
 
-    async def publish(self, topic: str, data: Any, *, type: str | None = None, id: str | None = None,
+    async def publish(self, topic: str, data: Any, *, type: str | None = None, idempotency_key: str | None = None,
                       ttl: int | None = None, key: str | None = None) -> Published:
         """Publishes a JSON value or bytes; with a media type, text or bytes.
 
-        id: the idempotency key, 1 to 255 printable ASCII characters; a new one by default. ttl: whole seconds. key: for
+        idempotency_key: 1 to 255 printable ASCII characters; a new one by default. ttl: whole seconds. key: for
         conflation. Publishes to a topic keep their order. They wait while the server is away, overloaded or
         limits them. If an answer is lost, the client repeats the publish while the server remembers its key.
         Raises Problem: the server's, unexpected_answer if another program refuses the message, queue_full,
         closed, or unknown if the message may have been published.
         """
-        name = (id or self._prefix + secrets.token_hex(8)).replace("\\", "\\\\").replace('"', '\\"')
-        if not (f"{name}{type}".isascii() and f"{name}{type}".isprintable() and len(id or "") <= 255):
-            raise Problem("invalid_request", "id and type are printable ASCII, and id has at most 255 characters")
-        if type is None and not isinstance(data, bytes):
-            type, content = "application/json", json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
+        name = (idempotency_key or self._prefix + secrets.token_hex(8)).replace("\\", "\\\\").replace('"', '\\"')
+        if not (f"{name}{type}".isascii() and f"{name}{type}".isprintable() and len(idempotency_key or "") <= 255):
+            raise Problem("invalid_request", "idempotency_key and type are printable ASCII, and the key has at most 255 characters")
+        if type is None and not isinstance(data, bytes | bytearray | memoryview):
+            type, content = "application/json", to_json(data)
         elif isinstance(data, str | bytes | bytearray | memoryview):
             content = data.encode() if isinstance(data, str) else bytes(data)
         else:
@@ -156,3 +156,10 @@ class Client(AbstractAsyncContextManager["Client"]):
 
 def read_published(answer: Any) -> Published:
     return Published(Position(answer["position"]), int(answer["time"]))
+
+
+def to_json(value: Any) -> bytes:
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Problem("invalid_body", f"the data is not JSON: {error}", remedy="publish a JSON value or bytes; with a type, text or bytes") from error

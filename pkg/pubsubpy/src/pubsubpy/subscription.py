@@ -48,7 +48,7 @@ def begins(topics: str | Iterable[str], start: Start) -> tuple[dict[str, str], d
         if set(start) != {"newest"} or type(start["newest"]) is not int or not 1 <= start["newest"] <= MOST_NEWEST:
             raise Problem("invalid_position", f'start is {{"newest": N}} with N from 1 to {MOST_NEWEST}; got {start!r}')
         return {name: f"{name}@newest-{start['newest']}" for name in names}, {}
-    texts = [] if start == "now" else [start] if isinstance(start, str) else start
+    texts = [] if start == "now" else start if isinstance(start, Iterable) and not isinstance(start, str) else [start]
     positions = {position.topic: position for position in map(Position, texts)}
     if not any(map(is_pattern, names)) and (others := positions.keys() - names):
         raise Problem("invalid_position", f"start has a position of {others.pop()}, which is not among the topics")

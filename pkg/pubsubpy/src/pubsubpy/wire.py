@@ -64,9 +64,9 @@ class Position(str):
 
     def __new__(cls, text: str) -> Position:
         """Raises Problem invalid_position."""
-        parts = _POSITION.fullmatch(text)
+        parts = _POSITION.fullmatch(text) if isinstance(text, str) else None
         if not parts or int(parts[3]) >= 1 << 53:
-            raise Problem("invalid_position", f"{text[:300]!r} is not a position", remedy="write topic@epoch:offset")
+            raise Problem("invalid_position", f"{repr(text)[:300]} is not a position", remedy="write topic@epoch:offset, now or oldest")
         self = super().__new__(cls, text)
         self.topic, self.epoch, self.offset = parts[1], parts[2], int(parts[3])
         return self
