@@ -16,7 +16,7 @@ export const root = fileURLToPath(new URL(".", import.meta.url));
 const browsers = ["chrome120", "edge120", "firefox124", "safari17.4"];
 
 // Most bytes of a module, compressed with gzip -9.
-const bounds = { client: 9150, share: 4096 };
+const bounds = { client: 9216, share: 4096 };
 
 // Members that neither applications nor servers, other tabs or browsers see. They get a letter each, the same in all modules.
 // Their order is the one that compressed best of some that were tried.

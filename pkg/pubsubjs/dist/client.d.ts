@@ -1,10 +1,10 @@
 import { Token } from "./http.js";
-import { PublishOptions, Published } from "./publisher.js";
+import { Publication, PublishOptions, Published, PublishResult } from "./publisher.js";
 import { State, Transport } from "./session.js";
 import { SubscribeOptions, Subscription } from "./subscription.js";
 import { covered, Gap, GapReason, Item, Message, Problem } from "./wire.js";
 export { covered, Problem, Subscription };
-export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
+export type { Gap, GapReason, Item, Message, Publication, Published, PublishOptions, PublishResult, State, SubscribeOptions, Token, Transport };
 export interface ClientOptions {
     /** Sent as a bearer token. A function is called again before the token expires, and when the server answers 401. While it throws, the client retries. */
     token?: Token;
@@ -61,12 +61,21 @@ export declare class Client {
     follow<T = any>(topic: string, { load, ...rest }: FollowOptions): AsyncIterableIterator<Message<T>, void, void>;
     /**
      * Publishes a JSON value, a string with a type, or bytes: an ArrayBuffer or a view of one. While the
-     * server is away the publish waits, without end unless `signal` ends it; at most 1000 wait. Rejects
-     * with a Problem:
+     * server is away the publish waits, without end unless `signal` ends it; at most 1000 wait, unless
+     * `wait` is true. Rejects with a Problem:
      * `queue_full`; `aborted`; `closed`; `unknown` if the answer was lost and it is too late to
      * repeat the publish safely; or what the server refuses.
      */
     publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published>;
+    /**
+     * Publishes messages, in order. Resolves to a result for each: test `problem` first, since the
+     * mistake in one message does not stop the others. Of a generator it takes the next message when
+     * fewer than 500 of its messages wait. When `signal` aborts, or the client is closed, it takes no
+     * more, and the results are of those that it took.
+     */
+    publishMany(messages: Iterable<Publication>, options?: {
+        signal?: AbortSignal;
+    }): Promise<PublishResult[]>;
     /** Ends all subscriptions, the connection, and what waits to be published. */
     close(): void;
 }

@@ -1,6 +1,6 @@
 import { Http } from "./http.js";
 import { Session, State } from "./session.js";
-import { Item } from "./wire.js";
+import { Item, Problem } from "./wire.js";
 export interface PublishOptions {
     /** The idempotency key, which subscribers see as `id`: 1 to 255 bytes of printable ASCII. Default: a new one. */
     idempotencyKey?: string;
@@ -10,6 +10,8 @@ export interface PublishOptions {
     key?: string;
     /** The media type of a string or of bytes. Without it a payload that is not bytes is JSON. */
     type?: string;
+    /** True: when 1000 messages wait, this one waits, too. Default: the publish is rejected with `queue_full`. */
+    wait?: boolean;
     /** Aborts the publish. The message may have been published all the same. */
     signal?: AbortSignal;
 }
@@ -18,12 +20,30 @@ export interface Published {
     /** Unix milliseconds. */
     time: number;
 }
+/** A message of publishMany, with the arguments of publish. */
+export interface Publication extends Omit<PublishOptions, "wait" | "signal"> {
+    topic: string;
+    /** A JSON value, a string with a type, or bytes. */
+    data: unknown;
+}
+/** What became of a message of publishMany. */
+export type PublishResult = (Published & {
+    problem?: undefined;
+}) | {
+    problem: Problem;
+    position?: undefined;
+    time?: undefined;
+};
 export declare class Publisher {
     #private;
     constructor(http: Http, session: () => Session | undefined, 
     /** Hears how publishing goes; undefined: nothing was published lately. */
     onState: (state?: State) => void);
     publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published>;
+    /** Publishes messages in order, and takes the next one when few of them wait. */
+    publishMany(messages: Iterable<Publication>, options?: {
+        signal?: AbortSignal;
+    }): Promise<PublishResult[]>;
     /** Reports whether this client published the message. */
     isOwn: (item: Item) => boolean;
     /** Tries at once what waits. */

@@ -1,13 +1,13 @@
 // The client: one connection for all subscriptions of a page, and publishing.
 
 import { backoff, Http, isFinal, sleep, Token } from "./http.js";
-import { Publisher, PublishOptions, Published } from "./publisher.js";
+import { Publication, Publisher, PublishOptions, Published, PublishResult } from "./publisher.js";
 import { Feed, Host, merge, Session, State, Transport, Want } from "./session.js";
 import { closing, Owner, SubscribeOptions, Subscription, tell } from "./subscription.js";
 import { checkOptions, checkTopic, Control, covered, Frame, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem, repeats } from "./wire.js";
 
 export { covered, Problem, Subscription };
-export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
+export type { Gap, GapReason, Item, Message, Publication, Published, PublishOptions, PublishResult, State, SubscribeOptions, Token, Transport };
 
 export interface ClientOptions {
   /** Sent as a bearer token. A function is called again before the token expires, and when the server answers 401. While it throws, the client retries. */
@@ -182,14 +182,25 @@ export class Client {
 
   /**
    * Publishes a JSON value, a string with a type, or bytes: an ArrayBuffer or a view of one. While the
-   * server is away the publish waits, without end unless `signal` ends it; at most 1000 wait. Rejects
-   * with a Problem:
+   * server is away the publish waits, without end unless `signal` ends it; at most 1000 wait, unless
+   * `wait` is true. Rejects with a Problem:
    * `queue_full`; `aborted`; `closed`; `unknown` if the answer was lost and it is too late to
    * repeat the publish safely; or what the server refuses.
    */
   publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published> {
     if (this.#page) this.#goOn();
     return this.#publisher.publish(topic, payload, options);
+  }
+
+  /**
+   * Publishes messages, in order. Resolves to a result for each: test `problem` first, since the
+   * mistake in one message does not stop the others. Of a generator it takes the next message when
+   * fewer than 500 of its messages wait. When `signal` aborts, or the client is closed, it takes no
+   * more, and the results are of those that it took.
+   */
+  publishMany(messages: Iterable<Publication>, options?: { signal?: AbortSignal }): Promise<PublishResult[]> {
+    if (this.#page) this.#goOn();
+    return this.#publisher.publishMany(messages, options);
   }
 
   /** Ends all subscriptions, the connection, and what waits to be published. */

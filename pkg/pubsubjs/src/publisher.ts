@@ -14,6 +14,8 @@ export interface PublishOptions {
   key?: string;
   /** The media type of a string or of bytes. Without it a payload that is not bytes is JSON. */
   type?: string;
+  /** True: when 1000 messages wait, this one waits, too. Default: the publish is rejected with `queue_full`. */
+  wait?: boolean;
   /** Aborts the publish. The message may have been published all the same. */
   signal?: AbortSignal;
 }
@@ -23,6 +25,16 @@ export interface Published {
   /** Unix milliseconds. */
   time: number;
 }
+
+/** A message of publishMany, with the arguments of publish. */
+export interface Publication extends Omit<PublishOptions, "wait" | "signal"> {
+  topic: string;
+  /** A JSON value, a string with a type, or bytes. */
+  data: unknown;
+}
+
+/** What became of a message of publishMany. */
+export type PublishResult = (Published & { problem?: undefined }) | { problem: Problem; position?: undefined; time?: undefined };
 
 interface Pending {
   body: Record<string, unknown>;
@@ -43,7 +55,7 @@ const windowMs = 120_000;
 const calmMs = 10_000;
 
 export class Publisher {
-  #queue: Pending[] = [];
+  #queue = new Set<Pending>();
   #sending = false;
   #count = 0;
   #given = new Set<string>(); // the last ids that the application chose
@@ -72,9 +84,9 @@ export class Publisher {
 
   publish(topic: string, payload: unknown, options: PublishOptions = {}): Promise<Published> {
     return new Promise((resolve, reject) => {
-      checkOptions(options, "idempotencyKey, ttl, key, type, signal");
+      checkOptions(options, "idempotencyKey, ttl, key, type, signal, wait");
       const { idempotencyKey: id, signal } = options;
-      if (this.#queue.length >= mostQueued) throw new Problem("queue_full", mostQueued + " messages wait");
+      if (this.#queue.size >= mostQueued && !options.wait) throw new Problem("queue_full", mostQueued + " messages wait: use the option wait");
       if (this.#life.signal.aborted) throw closed();
       if (id) {
         this.#given.add(id);
@@ -86,16 +98,29 @@ export class Publisher {
         body,
         size: JSON.stringify(body).length,
         settle: (result) => {
-          this.#queue = this.#queue.filter((other) => other !== p);
+          this.#queue.delete(p);
           signal?.removeEventListener("abort", abort);
           result instanceof Problem ? reject(result) : resolve(result);
         },
       };
       signal?.addEventListener("abort", abort);
       if (signal?.aborted) return abort();
-      this.#queue.push(p);
+      this.#queue.add(p);
       if (!this.#sending) void this.#send();
     });
+  }
+
+  /** Publishes messages in order, and takes the next one when few of them wait. */
+  async publishMany(messages: Iterable<Publication>, options: { signal?: AbortSignal } = {}): Promise<PublishResult[]> {
+    checkOptions(options, "signal");
+    const results: Promise<PublishResult>[] = [];
+    for (const { topic, data, ...rest } of messages) {
+      // The other half of the queue is for others.
+      if (results.length >= mostQueued / 2) await results.at(-mostQueued / 2);
+      results.push(this.publish(topic, data, { ...options, ...rest, wait: true }).catch((problem) => ({ problem })));
+      if (options.signal?.aborted || this.#life.signal.aborted) break;
+    }
+    return Promise.all(results);
   }
 
   /** Reports whether this client published the message. */
@@ -118,10 +143,10 @@ export class Publisher {
     this.#sending = true;
     clearTimeout(this.#calm);
     await Promise.resolve(); // messages that are published together are one request
-    for (let attempt = 0; this.#queue.length; ) {
+    for (let attempt = 0; this.#queue.size; ) {
       let size = 0;
-      const error = await this.#attempt(this.#queue.slice(0, this.#most).filter((p, i) => (size += p.size) <= batchChars || !i));
-      if (!error || !this.#queue.length) {
+      const error = await this.#attempt([...this.#queue].slice(0, this.#most).filter((p, i) => (size += p.size) <= batchChars || !i));
+      if (!error || !this.#queue.size) {
         attempt = 0;
         this.#onState({ state: "open" });
       } else {
@@ -145,7 +170,7 @@ export class Publisher {
     const timeout = Math.min(10_000, window / 2);
     const at = now();
     for (const p of batch) if (p.lost && at - p.lost > window - timeout) p.settle(unknown());
-    batch = batch.filter((p) => this.#queue.includes(p));
+    batch = batch.filter((p) => this.#queue.has(p));
     if (error || !batch.length) return error;
     for (const p of batch) p.lost ??= at; // at: this is the first attempt of which nothing is known
     const results = await this.#http

@@ -6,7 +6,7 @@ import { after, before, beforeEach, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runInNewContext } from "node:vm";
 import WebSocket from "ws";
-import { Client } from "../dist/client.js";
+import { Client, Problem } from "../dist/client.js";
 import { Cutter } from "./cutter.mjs";
 import { Daemon, until } from "./daemon.mjs";
 
@@ -25,6 +25,8 @@ const open = (options = {}, url = daemon.url) => {
   clients.push(c);
   return c;
 };
+
+const openAt = (url) => open({}, url);
 
 /** Publishes numbers, in order. */
 async function publish(from, to, at = topic, more = {}) {
@@ -280,16 +282,86 @@ test("publish takes buffers and views as bytes, and refuses what JSON.stringify 
 test("an option that is misspelt, and a start that is none, are refused, with what is right", async () => {
   const client = open();
   const refuses = (name, names) => ({ code: "invalid_request", message: `"${name}" is not an option: use ${names}` });
-  const ofPublish = "idempotencyKey, ttl, key, type, signal";
+  const ofPublish = "idempotencyKey, ttl, key, type, signal, wait";
   assert.throws(() => client.subscribe(topic, { maxrate: "5/s" }), refuses("maxrate", "from, maxRate, echo, signal, onError"));
   assert.throws(() => new Client(daemon.url, { tokn: "t" }), refuses("tokn", "token, share, transports, fetch, WebSocket"));
   await assert.rejects(client.publish(topic, 1, { id: "k" }), refuses("id", ofPublish));
+  await assert.rejects(client.publishMany([], { wait: true }), refuses("wait", "signal"));
   await assert.rejects(client.follow(topic, { load() {}, from: "oldest" }).next(), refuses("from", "maxRate, echo, signal"));
   for (const from of [5, "5", [5], "yesterday", {}]) {
     const detail = `"${from}" is not a position: use topic@epoch:offset, "now" or "oldest"`;
     assert.throws(() => client.subscribe(topic, { from }), { code: "invalid_position", message: detail });
   }
   for (const from of [undefined, null, "now", [], ["now"]]) client.subscribe(topic, { from }).close();
+});
+
+test("publishMany publishes in order, and has a result for each", async () => {
+  const client = open();
+  const { items, has, subscription } = collect(client, topic);
+  await subscription.started;
+  const results = await client.publishMany([
+    { topic, data: { n: 1 }, key: "k", ttl: 60, idempotencyKey: topic + "-1" },
+    { topic, data: "two", type: "text/plain" },
+    { topic: "a..b", data: 3 },
+    { topic: "_sys.x", data: 4 },
+    { topic, data: 5, id: "five" },
+    { topic, data: new Uint8Array([6]) },
+    { topic, data: { n: 1 }, key: "k", ttl: 60, idempotencyKey: topic + "-1" },
+  ]);
+  const codes = [undefined, undefined, "invalid_topic", "reserved_topic", "invalid_request", undefined, undefined];
+  assert.deepEqual(results.map((r) => r.problem?.code), codes);
+  assert.ok(results.every((r) => r.problem instanceof Problem || (r.position && r.time)));
+  assert.equal(results[6].position, results[0].position, "the key was the same");
+  await has(3);
+  assert.deepEqual(items.map((m) => [m.id === topic + "-1", m.data ?? m.text ?? [...m.bytes]]), [[true, { n: 1 }], [false, "two"], [false, [6]]]);
+  assert.deepEqual(await client.publishMany([]), []);
+});
+
+test("publishMany takes messages as the server takes them, and leaves room for others", async () => {
+  let requests = 0;
+  let answer;
+  const gate = new Promise((resolve) => (answer = resolve));
+  let published = 0;
+  const server = await serve(async (_, body) => {
+    requests++;
+    await gate;
+    return [200, body.map(() => ({ position: `a@k:${++published}`, time: 1 }))];
+  });
+  const client = openAt(server.url);
+  let taken = 0;
+  function* messages(n) {
+    for (; taken < n; ) yield { topic: "a", data: ++taken };
+  }
+  const many = client.publishMany(messages(3000));
+  await until("the first request", () => requests === 1);
+  assert.equal(taken, 501, "500 wait, and one is at hand");
+  const others = [client.publish("b", 1), client.publish("b", 2)];
+  answer();
+  const offsets = (await many).map((r) => Number(r.position.split(":")[1]));
+  await Promise.all(others);
+  assert.equal(offsets.length, 3000);
+  assert.deepEqual(offsets, offsets.toSorted((a, b) => a - b));
+  server.end();
+});
+
+test("publishMany ends when it is aborted or the client is closed, also of endless messages", async () => {
+  let requests = 0;
+  const server = await serve(() => new Promise(() => requests++));
+  function* endless() {
+    for (let n = 0; ; n++) yield { topic: "a", data: n };
+  }
+  const codes = (results) => [...new Set(results.map((r) => r.problem.code))];
+  const control = new AbortController();
+  const aborted = openAt(server.url).publishMany(endless(), { signal: control.signal });
+  const client = openAt(server.url);
+  const closed = client.publishMany(endless());
+  await until("both have begun", () => requests === 2);
+  control.abort();
+  client.close();
+  assert.deepEqual(codes(await aborted), ["aborted"]);
+  assert.deepEqual(codes(await closed).sort(), ["closed", "unknown"]);
+  assert.deepEqual(codes(await client.publishMany(endless())), ["closed"]);
+  server.end();
 });
 
 test("messages that are published together keep their order", async () => {
@@ -454,7 +526,8 @@ test("a refusal that says to wait is obeyed, and the offline queue has a bound",
   });
   const client = open({}, server.url);
   const waiting = range(1, 1000).map((n) => client.publish("a", n));
-  await assert.rejects(client.publish("a", 1001), { code: "queue_full" });
+  await assert.rejects(client.publish("a", 1001), { code: "queue_full", message: /the option wait/ });
+  waiting.push(client.publish("a", 1001, { wait: true }));
   await until("two attempts", () => times.length === 2);
   assert.ok(times[1] - times[0] >= 590, `${times[1] - times[0]} ms`);
   refuse = false;

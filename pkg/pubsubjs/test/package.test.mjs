@@ -57,7 +57,11 @@ const right = `
       const message: Message = m;
       console.log(message.data, message.position);
     }
-    const { position } = await client.publish("chat.42", { text: "hi" }, { ttl: 5, idempotencyKey: "k" });
+    const { position } = await client.publish("chat.42", { text: "hi" }, { ttl: 5 });
+    for (const r of await client.publishMany([{ topic: "chat.42", data: position, idempotencyKey: "k" }])) {
+      if (r.problem) throw r.problem;
+      console.log(r.position, r.time);
+    }
     return position;
   }
   read().catch((err: Problem) => console.log(err.code, err.remedy));

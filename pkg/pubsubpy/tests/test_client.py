@@ -7,7 +7,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from conftest import Daemon, proxied, until
 
 import pubsubpy.subscription
-from pubsubpy import Client, Gap, Item, Message, Position, Problem, State, Subscription
+from pubsubpy import Client, Gap, Item, Message, Position, Problem, Publication, Published, State, Subscription
 from pubsubpy.server import backoff
 
 TRANSPORTS = ["websocket", "stream", "poll"]
@@ -474,12 +474,101 @@ async def test_publishes_wait_for_the_server_in_order_and_in_bounds(daemon: RunD
             proxy.gate = lambda head: None if proxy.port != 1 else b"HTTP/1.1 503 Later\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n"
             waiting = [asyncio.create_task(client.publish("a", n)) for n in range(5)]
             await asyncio.sleep(0)
-            with pytest.raises(Problem) as refusal:
+            with pytest.raises(Problem, match="set wait=True") as refusal:
                 await client.publish("a", 5)
             assert refusal.value.code == "queue_full"
+            more = asyncio.create_task(client.publish_many(Publication("a", n) for n in range(5, 8)))
+            waiting.append(asyncio.create_task(client.publish("a", 8, wait=True)))
+            await asyncio.sleep(0)
             proxy.port = port
             await asyncio.gather(*waiting)
-            assert data_of(await take(subscription, 5)) == [0, 1, 2, 3, 4]
+            assert all(isinstance(result, Published) for result in await more)
+            assert data_of(await take(subscription, 9)) == list(range(9))
+
+
+async def test_many_messages_are_published_in_order_with_a_result_for_each(daemon: RunDaemon) -> None:
+    async with daemon() as server, Client(server.url) as client:
+        async with client.subscribe("a") as subscription:
+            once = Publication("a", {"n": 1}, key="k", ttl=60, idempotency_key="once")
+            results = await client.publish_many([
+                once, Publication("a", "two", "text/plain"), Publication("a..b", 3), Publication("_sys", 4), Publication("a", {5}),
+                Publication("a", 6, ttl=0), Publication("a", bytearray(b"\x07")), Publication("a", "[8]", "application/json"), once])
+            codes = [result.code if isinstance(result, Problem) else None for result in results]
+            assert codes == [None, None, "invalid_topic", "reserved_topic", "invalid_body", "invalid_request", None, None, None]
+            assert isinstance(results[0], Published) and results[8] == results[0]
+            one, *others = await take(subscription, 4)
+            assert (one.position, one.data, one.key, one.id) == (results[0].position, {"n": 1}, "k", "once")
+            assert [(m.data, m.type) for m in others] == [("two", "text/plain"), (b"\x07", "application/octet-stream"), ([8], None)]
+        assert await client.publish_many([]) == []
+
+
+async def test_many_messages_are_taken_as_the_server_takes_them(daemon: RunDaemon) -> None:
+    # A request has at most 100 messages or 250 kB, and the next messages are taken when it is answered.
+    async with daemon(*HOLDS_ALL) as server, proxied(server) as proxy, pair(proxy.url, server.url) as (client, other):
+        taken = 0
+
+        def messages(number: int) -> Iterator[Publication]:
+            nonlocal taken
+            for taken in range(1, number + 1):
+                yield Publication(f"a.{taken % 3}", taken if taken < 400 else "x" * 60_000)
+
+        proxy.silent = True
+        many = asyncio.create_task(client.publish_many(messages(410)))
+        await until(lambda: len(proxy.heads) > 0)
+        await other.publish("b", 1)  # the first request has no answer meanwhile
+        assert taken == 101
+        proxy.silent = False
+        proxy.cut()
+        results = await many
+        assert taken == len(results) == 410 and all(isinstance(result, Published) for result in results)
+        got = data_of(await take(client.subscribe("a.*", start="oldest"), 410))
+        assert sorted(n for n in got if isinstance(n, int)) == list(range(1, 400))
+        assert [n for n in got if isinstance(n, int) and n % 3 == 1] == list(range(1, 400, 3))
+
+
+async def test_of_many_messages_only_those_that_are_limited_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[list[int]] = []
+
+    async def call(method: str, path: str, read: Callable[[Any], Any], *, content: bytes, headers: dict[str, str]) -> Any:
+        assert (method, path, headers) == ("POST", "/v1/messages", {"Content-Type": "application/json"})
+        requests.append([item["data"] for item in json.loads(content)])
+        problems = [{"problem": {"title": "T", "status": status, "code": code}} for status, code in ((429, "limited"), (403, "forbidden"))]
+        if len(requests) == 1:
+            return read([problems[0], problems[1], {"position": "a@k:1", "time": 1}, problems[0]])
+        return read([{"position": f"a@k:{n + 2}", "time": 1} for n in range(len(requests[-1]))])
+
+    async with Client("http://127.0.0.1:1") as client:
+        monkeypatch.setattr(client._server, "call", call)
+        results = await client.publish_many(Publication("a", n) for n in range(4))
+        assert [r.code if isinstance(r, Problem) else r.position for r in results] == ["a@k:2", "forbidden", "a@k:1", "a@k:3"]
+        assert requests == [[0, 1, 2, 3], [0, 3]]
+
+
+async def test_a_lost_answer_to_many_messages_publishes_none_twice(daemon: RunDaemon) -> None:
+    async with daemon() as server, proxied(server) as proxy, pair(proxy.url, server.url) as (client, other):
+        async with other.subscribe("a") as subscription:
+            proxy.cut_answers = lambda request: b"/v1/messages" in request and proxy.cuts < 2
+            results = await client.publish_many([Publication("a", n) for n in range(5)] + [Publication("_sys", 5)])
+            assert proxy.cuts == 2 and all(isinstance(result, Published) for result in results[:5])
+            assert isinstance(results[5], Problem) and "may have been published" in results[5].detail
+            await other.publish("a", "end")
+            assert data_of(await take(subscription, 6)) == [0, 1, 2, 3, 4, "end"]
+
+
+async def test_closing_ends_a_publish_of_many_messages(daemon: RunDaemon) -> None:
+    def endless() -> Iterator[Publication]:
+        while True:
+            yield Publication("a", 1)
+
+    async with daemon() as server, proxied(server) as proxy:
+        client = Client(proxy.url)
+        proxy.silent = True
+        many = asyncio.create_task(client.publish_many(endless()))
+        await until(lambda: len(proxy.heads) > 0)
+        await client.close()
+        for results in (await many, await client.publish_many(endless())):
+            assert {result.code for result in results if isinstance(result, Problem)} <= {"closed", "unknown"}
+            assert isinstance(results[-1], Problem)
 
 
 async def test_closing_ends_publishes_that_wait() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, NamedTuple
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from .clock import Moment, moment, pause, since
@@ -16,7 +17,10 @@ from .server import Server, Token, backoff
 from .subscription import ItemT, State, Subscription, begins
 from .wire import Item, Message, Position, Problem, check_topic
 
+T = TypeVar("T")
+
 WINDOW = 120.0  # seconds that a server remembers an idempotency key, unless it says otherwise
+MANY, MANY_BYTES = 100, 250_000  # messages in a request, and their bytes
 
 
 class Published(NamedTuple):
@@ -24,6 +28,17 @@ class Published(NamedTuple):
 
     position: Position
     time: int
+
+
+class Publication(NamedTuple):
+    """A message of publish_many. The fields are the arguments of publish."""
+
+    topic: str
+    data: Any
+    type: str | None = None
+    idempotency_key: str | None = None
+    ttl: int | None = None
+    key: str | None = None
 
 
 class Client(AbstractAsyncContextManager["Client"]):
@@ -92,37 +107,101 @@ class Client(AbstractAsyncContextManager["Client"]):
         return subscription
 
     async def publish(self, topic: str, data: Any, *, type: str | None = None, idempotency_key: str | None = None,
-                      ttl: int | None = None, key: str | None = None) -> Published:
+                      ttl: int | None = None, key: str | None = None, wait: bool = False) -> Published:
         """Publishes a JSON value or bytes; with a media type, text or bytes.
 
         idempotency_key: 1 to 255 printable ASCII characters; a new one by default. ttl: whole seconds. key: for
-        conflation. Publishes to a topic keep their order. They wait while the server is away, overloaded or
-        limits them. If an answer is lost, the client repeats the publish while the server remembers its key.
-        Raises Problem: the server's, unexpected_answer if another program refuses the message, queue_full,
-        closed, or unknown if the message may have been published.
+        conflation. wait=True waits, too, when max_pending publishes wait. Publishes to a topic keep their order. They
+        wait while the server is away, overloaded or limits them. If an answer is lost, the client repeats the publish
+        while the server remembers its key. Raises Problem: the server's, unexpected_answer if another program refuses
+        the message, queue_full, closed, or unknown if the message may have been published.
         """
-        name = (idempotency_key or self._prefix + secrets.token_hex(8)).replace("\\", "\\\\").replace('"', '\\"')
-        if not (f"{name}{type}".isascii() and f"{name}{type}".isprintable() and len(idempotency_key or "") <= 255):
-            raise Problem("invalid_request", "idempotency_key and type are printable ASCII, and the key has at most 255 characters")
-        if type is None and not isinstance(data, bytes | bytearray | memoryview):
-            type, content = "application/json", to_json(data)
-        elif isinstance(data, str | bytes | bytearray | memoryview):
-            content = data.encode() if isinstance(data, str) else bytes(data)
-        else:
+        message = self._complete(Publication(topic, data, type, idempotency_key, ttl, key))
+        name = str(message.idempotency_key).replace("\\", "\\\\").replace('"', '\\"')
+        request = {"content": message.data if message.type else to_json(data),
+                   "params": {k: str(v) for k, v in (("ttl", ttl), ("key", key)) if v is not None},
+                   "headers": {"Content-Type": message.type or "application/json", "Idempotency-Key": f'"{name}"'}}
+        if self._pending >= self._max_pending and not wait:
+            raise Problem("queue_full", f"{self._pending} publishes wait", remedy="publish less, raise max_pending, or set wait=True")
+
+        async def attempt(lost: bool) -> Published:
+            answer: Published = await self._server.call("POST", f"/v1/topics/{topic}/messages", read_published, **request)
+            return answer
+
+        return await self._deliver({topic}, attempt)
+
+    async def publish_many(self, messages: Iterable[Publication]) -> list[Published | Problem]:
+        """Publishes messages in order. Returns a Published or a Problem for each.
+
+        A request has up to 100 messages. The next ones are taken when it is answered, so an iterator may have any
+        number. Publishes that wait do not matter, and the call counts as one of them. A mistake in one message does not
+        stop the others. When the client is closed, it takes no more messages, and returns the results of those that it took.
+        """
+        results: list[Published | Problem] = []
+        batch: dict[int, tuple[str, bytes]] = {}  # by the place of the result: the topic, and the JSON of the message
+        for message in messages:
+            try:
+                item = to_item(self._complete(message))
+            except Problem as problem:
+                results.append(problem)
+                continue
+            if len(batch) == MANY or batch and len(item) + sum(len(other) for _, other in batch.values()) > MANY_BYTES:
+                await self._publish_batch(batch, results)
+                batch = {}
+            batch[len(results)] = message.topic, item
+            results.append(Problem("closed", "the client is closed"))
+            if self._closed.is_set():
+                return results
+        if batch:
+            await self._publish_batch(batch, results)
+        return results
+
+    async def _publish_batch(self, batch: dict[int, tuple[str, bytes]], results: list[Published | Problem]) -> None:
+        async def attempt(lost: bool) -> None:
+            content = b"[" + b",".join(item for _, item in batch.values()) + b"]"
+            answers = await self._server.call("POST", "/v1/messages", read_results(len(batch)), content=content,
+                                              headers={"Content-Type": "application/json"})
+            later: Problem | None = None
+            for place, answer in zip(list(batch), answers, strict=True):
+                if isinstance(answer, Problem) and answer.transient:
+                    later = later or answer
+                else:
+                    results[place] = doubtful(answer) if lost and isinstance(answer, Problem) else answer
+                    del batch[place]
+            if later:
+                raise later
+
+        try:
+            await self._deliver({topic for topic, _ in batch.values()}, attempt)
+        except Problem as problem:
+            for place in batch:
+                results[place] = problem
+
+    def _complete(self, message: Publication) -> Publication:
+        """Returns the message with an idempotency key, and with the type of its bytes. Raises Problem."""
+        check_topic(message.topic)
+        data, kind, name = message.data, message.type, message.idempotency_key or self._prefix + secrets.token_hex(8)
+        if isinstance(data, bytes | bytearray | memoryview):
+            data, kind = bytes(data), kind or "application/octet-stream"
+        elif kind is not None and not (kind and isinstance(data, str)):
             raise Problem("invalid_body", "with a type, data must be text or bytes", remedy="leave out the type to publish JSON")
-        request = {"content": content, "params": {k: str(v) for k, v in (("ttl", ttl), ("key", key)) if v is not None},
-                   "headers": {"Content-Type": type or "application/octet-stream", "Idempotency-Key": f'"{name}"'}}
-        if self._pending >= self._max_pending:
-            raise Problem("queue_full", f"{self._pending} publishes wait", remedy="publish less, or raise max_pending")
-        turn = self._turns.setdefault(check_topic(topic), asyncio.Lock())
+        if not (f"{name}{kind}".isascii() and f"{name}{kind}".isprintable() and len(name) <= 255):
+            raise Problem("invalid_request", "idempotency_key and type are printable ASCII, and the key has at most 255 characters")
+        return message._replace(data=data, type=kind, idempotency_key=name)
+
+    async def _deliver(self, topics: Iterable[str], attempt: Callable[[bool], Awaitable[T]]) -> T:
+        """Makes attempts, in the turn of the topics, until one succeeds or fails for good."""
         self._pending += 1
         try:
-            async with turn, self._slots:
-                return await self._publish(f"/v1/topics/{topic}/messages", request)
+            async with AsyncExitStack() as held:
+                for topic in sorted(topics):  # in one order, or two could wait for each other
+                    await held.enter_async_context(self._turns.setdefault(topic, asyncio.Lock()))
+                await held.enter_async_context(self._slots)
+                return await self._repeat(attempt)
         finally:
             self._pending -= 1
 
-    async def _publish(self, path: str, request: dict[str, Any]) -> Published:
+    async def _repeat(self, attempt: Callable[[bool], Awaitable[T]]) -> T:
         lost: Moment | None = None  # when the first attempt began whose outcome is unknown
         wait, tries = 0.0, 0
         while True:
@@ -136,14 +215,10 @@ class Client(AbstractAsyncContextManager["Client"]):
                 self._check_window(lost, 0.0)
             began = moment()
             try:
-                answer: Published = await self._server.call("POST", path, read_published, **request)
-                return answer
+                return await attempt(lost is not None)
             except Problem as problem:
                 if not problem.transient:
-                    if not lost:
-                        raise
-                    detail = f"{problem.detail}; an earlier attempt had no answer, so the message may have been published"
-                    raise Problem(problem.code, detail, status=problem.status, remedy=problem.remedy) from problem
+                    raise doubtful(problem) if lost else problem
                 lost = lost or (began if problem.uncertain else None)
                 wait, tries = max(problem.retry_after, backoff(tries)), tries + 1
 
@@ -158,8 +233,33 @@ def read_published(answer: Any) -> Published:
     return Published(Position(answer["position"]), int(answer["time"]))
 
 
+def read_results(number: int) -> Callable[[Any], list[Published | Problem]]:
+    """Returns a function that reads the answer to a publish of so many messages."""
+    def read(answer: Any) -> list[Published | Problem]:
+        results = [Problem.read(each["problem"]) if "problem" in each else read_published(each) for each in answer]
+        if len(results) != number:
+            raise ValueError(f"{len(results)} results for {number} messages")
+        return results
+    return read
+
+
+def doubtful(problem: Problem) -> Problem:
+    """Returns the refusal of a message that an earlier attempt may have published."""
+    detail = f"{problem.detail}; an earlier attempt had no answer, so the message may have been published"
+    return Problem(problem.code, detail, status=problem.status, remedy=problem.remedy)
+
+
 def to_json(value: Any) -> bytes:
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Problem("invalid_body", f"the data is not JSON: {error}", remedy="publish a JSON value or bytes; with a type, text or bytes") from error
+
+
+def to_item(message: Publication) -> bytes:
+    """Returns a complete message as POST /v1/messages takes it."""
+    rest = {k: v for k, v in (("ttl", message.ttl), ("key", message.key), ("type", message.type)) if v is not None}
+    payload: dict[str, Any] = {"data": message.data}
+    if message.type:
+        payload = {"text": message.data} if isinstance(message.data, str) else {"base64": base64.b64encode(message.data).decode()}
+    return to_json({"topic": message.topic, "id": message.idempotency_key, **rest, **payload})
