@@ -230,12 +230,12 @@ func (l *loop) accept(content wire.Content) {
 		return
 	}
 	// The subscription has ended, which is news even if the topic has no more messages.
-	forbidden := item.Gap != nil && item.Gap.Reason == wire.GapForbidden && mark.named
+	forbidden := item.Gap != nil && item.Gap.Reason == wire.GapForbidden
 	if !forbidden && mark.has(item) {
 		l.answer.repeated = true
 		return
 	}
-	if forbidden {
+	if forbidden && mark.named { // else the pattern stays, and the position with it: it may be permitted again
 		l.s.drop(mark)
 		l.barred = len(l.s.topics.marks) == 0
 	}

@@ -31,6 +31,9 @@ const (
 	messageWithClaims = 11
 )
 
+// gapWithDetail is the number of elements of a gap with a detail.
+const gapWithDetail = gapElements + 1
+
 // AppendCBOR appends the frame as one CBOR item; the zero Content is a heartbeat, null.
 func (c Content) AppendCBOR(dst []byte) []byte {
 	switch {
@@ -104,17 +107,26 @@ func appendTextOrNull(dst []byte, s string) []byte {
 // appendGapCBOR appends g as one CBOR item:
 //
 //	[1, "a.b", "slow", "k3", 9, "k3", 19]
+//	[1, "a.b", "forbidden", "k3", 9, "k3", 19, "spam"]
 //
 // The elements are kind, topic, reason, epoch and offset after which messages are lost,
-// epoch and offset of the last lost message.
+// epoch and offset of the last lost message, and the detail if there is one.
 func appendGapCBOR(dst []byte, g *Gap) []byte {
-	dst = append(dst, cbor.Array|gapElements, kindGap)
+	elements := byte(gapElements)
+	if g.Detail != "" {
+		elements = gapWithDetail
+	}
+	dst = append(dst, cbor.Array|elements, kindGap)
 	dst = cbor.AppendText(dst, g.Topic)
 	dst = cbor.AppendText(dst, string(g.Reason))
 	dst = cbor.AppendText(dst, g.After.Epoch)
 	dst = cbor.AppendHead(dst, cbor.Uint, g.After.Offset)
 	dst = cbor.AppendText(dst, g.Position.Epoch)
-	return cbor.AppendHead(dst, cbor.Uint, g.Position.Offset)
+	dst = cbor.AppendHead(dst, cbor.Uint, g.Position.Offset)
+	if g.Detail != "" {
+		dst = cbor.AppendText(dst, g.Detail)
+	}
+	return dst
 }
 
 // appendValueCBOR appends a value that is rare, converted from its JSON.
@@ -283,6 +295,9 @@ func (f *frameReader) content() (c Content) {
 		c.Gap = &Gap{Topic: f.text(f.last.Topic, false), Reason: GapReason(f.text("", false))}
 		c.Gap.After = f.position(c.Gap.Topic)
 		c.Gap.Position = f.position(c.Gap.Topic)
+		if h.Arg >= gapWithDetail {
+			c.Gap.Detail = f.text("", true)
+		}
 	case kindHello:
 		c.Hello = readValue[Hello](f)
 	case kindEnd:

@@ -28,6 +28,7 @@ type Gap struct {
 	Reason   GapReason `json:"reason"`
 	After    Position  `json:"after"`
 	Position Position  `json:"position"`
+	Detail   string    `json:"detail,omitempty"` // with GapForbidden: the application's own words, for people; empty: none
 }
 
 // String says in a sentence what is missing.
@@ -38,7 +39,11 @@ func (g Gap) String() string {
 	case GapLost:
 		return fmt.Sprintf("the server's machine crashed; messages after %s up to %s may be missing", g.After, g.Position)
 	case GapForbidden:
-		return fmt.Sprintf("the new token does not permit subscribing to %s; no message after %s follows", g.Topic, g.After)
+		text := fmt.Sprintf("subscribing to %s is not permitted any more; no message after %s follows", g.Topic, g.After)
+		if g.Detail != "" {
+			text += ": " + g.Detail
+		}
+		return text
 	}
 	return fmt.Sprintf("the messages after %s up to %s are lost", g.After, g.Position)
 }
@@ -54,7 +59,7 @@ const (
 	GapConflated GapReason = "conflated" // replaced by newer messages with the same key
 	GapRestarted GapReason = "restarted" // the server restarted: the position is of another epoch, or ahead of the topic
 	GapDeleted   GapReason = "deleted"   // the topic's history was emptied
-	GapForbidden GapReason = "forbidden" // the subscription has ended: the new token lacks the right
+	GapForbidden GapReason = "forbidden" // the subscription has ended: the new token lacks the right, or the application has forbidden the topic
 	GapLost      GapReason = "lost"      // a crash of the server's machine may have lost them
 )
 

@@ -32,10 +32,13 @@ func TestAGapSaysWhatIsMissing(t *testing.T) {
 		case GapLost:
 			want = "the server's machine crashed; messages after a.b@k2:9 up to a.b@k3:19 may be missing"
 		case GapForbidden:
-			want = "the new token does not permit subscribing to a.b; no message after a.b@k2:9 follows"
+			want = "subscribing to a.b is not permitted any more; no message after a.b@k2:9 follows"
 		}
 		require.Equal(t, want, fmt.Sprint(someGap(reason)))
 	}
+	g := someGap(GapForbidden)
+	g.Detail = "spam"
+	require.Equal(t, "subscribing to a.b is not permitted any more; no message after a.b@k2:9 follows: spam", fmt.Sprint(g))
 }
 
 // A reason of a newer daemon can be read and written.

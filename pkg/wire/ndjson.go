@@ -88,8 +88,11 @@ func appendGap(dst []byte, g *Gap) []byte {
 	dst = append(dst, `,"after":"`...)
 	dst = g.After.Append(dst)
 	dst = append(dst, `","position":"`...)
-	dst = g.Position.Append(dst)
-	return append(dst, "\"}}\n"...)
+	dst = append(g.Position.Append(dst), '"')
+	if g.Detail != "" {
+		dst = cbor.AppendJSONString(append(dst, `,"detail":`...), g.Detail)
+	}
+	return append(dst, "}}\n"...)
 }
 
 func appendNamed(dst []byte, name string, value any) []byte {

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -76,7 +77,7 @@ func (c *contentJSON) content(t *testing.T) Content {
 		return Content{Message: m}
 	case "gap":
 		c.After.Topic, c.Position.Topic = c.Topic, c.Topic
-		return Content{Gap: &Gap{Topic: c.Topic, Reason: c.Reason, After: c.After.position(), Position: c.Position.position()}}
+		return Content{Gap: &Gap{Topic: c.Topic, Reason: c.Reason, After: c.After.position(), Position: c.Position.position(), Detail: c.Detail}}
 	case "hello":
 		return Content{Hello: &Hello{Positions: c.positions(), Session: c.Session, Limits: c.Limits, Frames: c.Frames}}
 	case "end":
@@ -165,7 +166,8 @@ func TestFrameVectorsNameEveryGapReason(t *testing.T) {
 			named = append(named, v.Content.Reason)
 		}
 	}
-	require.ElementsMatch(t, GapReasons(), named)
+	slices.Sort(named)
+	require.ElementsMatch(t, GapReasons(), slices.Compact(named))
 }
 
 func TestPositionVectors(t *testing.T) {

@@ -36,6 +36,8 @@ export interface Gap {
     topic: string;
     after: string;
     position: string;
+    /** Of a topic that is forbidden: the application's own words. */
+    detail?: string;
 }
 export type Item<T = any> = Message<T> | Gap;
 /** The bounds that the server names. Times are in milliseconds. */

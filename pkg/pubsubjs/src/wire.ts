@@ -40,6 +40,8 @@ export interface Gap {
   topic: string;
   after: string;
   position: string;
+  /** Of a topic that is forbidden: the application's own words. */
+  detail?: string;
 }
 
 export type Item<T = any> = Message<T> | Gap;
@@ -167,9 +169,9 @@ export function parseFrame(line: string): Frame {
   };
   valid(["hello", "end", "reply", "done", "gap", "position"].filter((kind) => f[kind]).length === 1);
   if (f.gap) {
-    const { topic, reason, after, position } = f.gap;
+    const { topic, reason, after, position, detail } = f.gap;
     valid(reason && parsePosition(after).topic === topic && parsePosition(position).topic === topic);
-    return { item: { gap: reason, topic, after, position } };
+    return { item: { gap: reason, topic, after, position, ...(detail && { detail }) } };
   }
   if (f.done) parsePosition(f.done.position);
   if (!f.position) return f;

@@ -68,7 +68,7 @@ function control(got, { kind, ...want }, name) {
 
 // Returns a frame without the members of an item that later servers may add.
 function known(frame) {
-  const names = ["gap", "topic", "after", "position", "time", "id", "key", "by", "claims", "type", "data", "text", "bytes"];
+  const names = ["gap", "topic", "after", "position", "detail", "time", "id", "key", "by", "claims", "type", "data", "text", "bytes"];
   return frame?.item ? { item: Object.fromEntries(names.filter((name) => name in frame.item).map((name) => [name, frame.item[name]])) } : frame;
 }
 
@@ -76,7 +76,7 @@ function known(frame) {
 function wanted(c) {
   if (c.kind === "heartbeat") return undefined;
   if (c.kind === "message") return { item: message(c, at(c.topic, c)) };
-  return { item: { gap: c.reason, topic: c.topic, after: at(c.topic, c.after), position: at(c.topic, c.position) } };
+  return { item: { gap: c.reason, topic: c.topic, after: at(c.topic, c.after), position: at(c.topic, c.position), ...(c.detail && { detail: c.detail }) } };
 }
 
 function message({ topic, time, id, key, by, claims, type, json, utf8, hex }, position) {

@@ -57,7 +57,7 @@ def test_frame(vector: dict[str, Any], binary: bool) -> None:
                 assert payload == (want["utf8"].encode() if "utf8" in want else bytes.fromhex(want["hex"]))
         case "gap":
             assert isinstance(frame, Gap)
-            assert (frame.topic, frame.reason) == (want["topic"], want["reason"])
+            assert (frame.topic, frame.reason, frame.detail) == (want["topic"], want["reason"], want.get("detail", ""))
             for mark, wanted in ((frame.after, want["after"]), (frame.position, want["position"])):
                 assert mark == f"{want['topic']}@{wanted['epoch']}:{wanted['offset']}"
         case "hello":

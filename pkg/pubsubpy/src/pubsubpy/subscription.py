@@ -409,7 +409,8 @@ class Subscription(Generic[ItemT]):
             self._put(frame, len(line))
         elif frame.topic not in self._waiting:
             self._positions[frame.topic] = frame.position
-        if isinstance(frame, Gap) and frame.reason == "forbidden":
+        # The pattern of a topic stays, and the position with it: the topic may be permitted again.
+        if isinstance(frame, Gap) and frame.reason == "forbidden" and frame.topic in self._names:
             self._forbid(frame.topic)
             if not self._names:
                 raise Problem("forbidden", f"the token no longer permits {frame.topic}", status=403)

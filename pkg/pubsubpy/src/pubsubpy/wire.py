@@ -101,6 +101,7 @@ class Gap:
     reason: str
     after: Position
     position: Position
+    detail: str = ""  # of a topic that is forbidden: the application's own words
 
 
 class Hello(NamedTuple):
@@ -144,7 +145,7 @@ def decode(line: str | bytes) -> Message | Gap | Hello | Problem | None:
         if kind == "hello":
             return Hello([Position(p) for p in inner["positions"]], inner.get("limits", {}))
         if kind == "gap":
-            gap = Gap(inner["topic"], inner["reason"], Position(inner["after"]), Position(inner["position"]))
+            gap = Gap(inner["topic"], inner["reason"], Position(inner["after"]), Position(inner["position"]), inner.get("detail", ""))
             if not gap.topic == gap.after.topic == gap.position.topic:
                 raise ValueError("the gap is of two topics")
             return gap
