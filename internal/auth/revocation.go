@@ -27,19 +27,25 @@ import (
 // A revocation is dropped once every token and certificate that it refuses has expired. Until
 // then it stays: when the list is full, Add fails.
 //
-// The file is a durable.Journal with a JSON object for each revocation.
+// They also have what is forbidden to subjects; see Forbid.
+//
+// The file is a durable.Journal with a JSON object for each revocation, and for each change of what
+// is forbidden to a subject.
 //
 //	pubsubd revocations 1
 //	8a3f0c1e {"subject":"alice","time":1764043200000}
 //	51d2b7aa {"token_id":"4f1c9a","time":1764043260000}
+//	03b91c7d {"prohibited":"bob","topics":[{"topic":"chat.42","until":1764046800000,"reason":"spam"}]}
 type Revocations struct {
 	path string           // immutable, like the next three fields
 	keep [2]time.Duration // by kind: how long a revocation is kept; 0: without end
 	most int
 	log  *zap.Logger
 
-	writing sync.Mutex // held by Add, Check and Close
+	writing sync.Mutex // held by Add, Forbid, Check and Close
 	journal *durable.Journal
+
+	prohibited prohibited // taken after writing, and never during I/O
 
 	mu    sync.RWMutex      // guards the fields below; taken after writing, and never during I/O
 	times map[revokee]int64 // when each was revoked last, in Unix milliseconds
@@ -84,6 +90,7 @@ const (
 // revocation of a subject never ends. An error says what is wrong with the file, and where.
 func OpenRevocations(path string, tokens, subjects time.Duration, log *zap.Logger, now time.Time) (*Revocations, error) {
 	r := &Revocations{path: path, most: maxRevocations, log: log, times: make(map[revokee]int64)}
+	r.prohibited.most, r.prohibited.of = maxProhibitions, make(map[string]Prohibitions)
 	r.keep[ofToken] = tokens + revocationSlack
 	if subjects > 0 {
 		r.keep[ofSubject] = max(tokens, subjects) + revocationSlack
@@ -102,7 +109,7 @@ func OpenRevocations(path string, tokens, subjects time.Duration, log *zap.Logge
 	}
 	r.prune(now)
 	if !found.New {
-		log.Info("auth.revocations was read", file, zap.Int("revocations", len(r.times)))
+		log.Info("auth.revocations was read", file, zap.Int("revocations", len(r.times)), zap.Int64("prohibitions", r.prohibited.count.Load()))
 	}
 	if found.Lost {
 		log.Warn("the file of auth.revocations is missing: a daemon has used it, and if it had revocations, their tokens are accepted again; restore the file from a backup and restart the daemon", file)
@@ -115,17 +122,25 @@ func OpenRevocations(path string, tokens, subjects time.Duration, log *zap.Logge
 
 // read reads a record of the journal.
 func (r *Revocations) read(record []byte) error {
-	var v Revocation
-	if err := json.Unmarshal(record, &v); err != nil || (v.Subject == "") == (v.TokenID == "") {
-		return errors.New("the line is not a revocation")
+	var v struct {
+		Revocation
+		prohibitionRecord
 	}
-	r.put(v)
+	err := json.Unmarshal(record, &v)
+	switch {
+	case err == nil && v.Prohibited != "":
+		r.prohibited.put(v.prohibitionRecord)
+	case err != nil || (v.Subject == "") == (v.TokenID == ""):
+		return errors.New("the line is not a revocation")
+	default:
+		r.put(v.Revocation)
+	}
 	return nil
 }
 
-// records returns the records of the revocations that count.
+// records returns the records of the revocations and prohibitions that count.
 func (r *Revocations) records() [][]byte {
-	var records [][]byte
+	records := r.prohibited.records()
 	for _, t := range r.counting() {
 		records = append(records, t.record())
 	}
@@ -170,7 +185,7 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 	defer r.writing.Unlock()
 	r.prune(now)
 	added := Revocation{Subject: subject, TokenID: tokenID, Time: now.UnixMilli()}
-	was, again, counting, free := r.find(added.of())
+	was, again, free := r.find(added.of())
 	switch {
 	case again && was >= added.Time:
 		return nil // the same millisecond, or the clock went back
@@ -182,7 +197,7 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 		return problem.New(wire.CodeOverloaded, "wait, or refuse all tokens: replace the keys of auth.keys",
 			"the list of revocations is full: it has %d, and the next one expires at %s", r.most, free.UTC().Format(time.RFC3339)).Retry(free.Sub(now))
 	}
-	if err := r.journal.Append(added.record(), counting); err != nil {
+	if err := r.journal.Append(added.record(), r.held()); err != nil {
 		r.log.Error("cannot write auth.revocations", zap.Error(err))
 		return problem.New(wire.CodeInternal, "correct the error, and revoke again", "the revocation could not be written to disk: %v", err)
 	}
@@ -195,9 +210,16 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 // never is later than the end of any revocation.
 var never = time.UnixMilli(math.MaxInt64)
 
-// find returns when something was revoked, if it was, and how many revocations there are. free is
-// when the list has a place for another; zero: it has one.
-func (r *Revocations) find(of revokee) (was int64, again bool, counting int, free time.Time) {
+// held returns how many records count.
+func (r *Revocations) held() int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.times) + r.prohibited.subjects()
+}
+
+// find returns when something was revoked, if it was. free is when the list has a place for
+// another; zero: it has one.
+func (r *Revocations) find(of revokee) (was int64, again bool, free time.Time) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if len(r.times) >= r.most {
@@ -211,7 +233,7 @@ func (r *Revocations) find(of revokee) (was int64, again bool, counting int, fre
 		}
 	}
 	was, again = r.times[of]
-	return was, again, len(r.times), free
+	return was, again, free
 }
 
 // Check notices that something else has changed, replaced or removed the file. Then it logs a
@@ -255,8 +277,10 @@ func (r *Revocations) put(v Revocation) {
 	}
 }
 
-// prune drops the revocations of tokens and certificates that have all expired.
+// prune drops the revocations of tokens and certificates that have all expired, and the
+// prohibitions that have ended.
 func (r *Revocations) prune(now time.Time) {
+	r.prohibited.prune(now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for kind, order := range r.order {
@@ -328,7 +352,7 @@ func (r *Revocations) List(n int, now time.Time) RevocationList {
 	return list
 }
 
-// Gauges adds the number of revocations and their bound.
+// Gauges adds the numbers of revocations and prohibitions, and their bounds.
 func (r *Revocations) Gauges(g *metrics.Gauges, now time.Time) {
 	if r == nil {
 		return
@@ -336,5 +360,6 @@ func (r *Revocations) Gauges(g *metrics.Gauges, now time.Time) {
 	r.prune(now)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	g.Limits = append(g.Limits, metrics.Limit{Name: "revocations", Most: r.most, InUse: len(r.times)})
+	g.Limits = append(g.Limits, metrics.Limit{Name: "revocations", Most: r.most, InUse: len(r.times)},
+		metrics.Limit{Name: "prohibitions", Most: r.prohibited.most, InUse: int(r.prohibited.count.Load())})
 }

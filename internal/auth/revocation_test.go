@@ -132,7 +132,7 @@ func TestAFullListRefusesRevocations(t *testing.T) {
 
 	var g metrics.Gauges
 	r.Gauges(&g, now)
-	require.Equal(t, []metrics.Limit{{Name: "revocations", Most: 3, InUse: 3}}, g.Limits)
+	require.Equal(t, metrics.Limit{Name: "revocations", Most: 3, InUse: 3}, g.Limits[0])
 	require.NoError(t, r.Add("user3", "", start.Add(day+revocationSlack+time.Millisecond)))
 	wantList(t, reopen(t, r, now), now, "user3", "user1", "user2", "user0")
 }

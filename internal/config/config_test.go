@@ -27,7 +27,7 @@ func TestDefaultIsValidAndComplete(t *testing.T) {
 func TestEveryFieldHasASetting(t *testing.T) {
 	var c Config
 	r := &c.Limit.Rates
-	wantSettingForEach(t, reflect.ValueOf(&c).Elem(), settings(&c), &c.Broker.Rules, &c.Limit.Rules, &c.Limit.Sessions, &c.Session.Slots, &c.Session.Revoked, &c.PublishHook.MessageBytes, &c.AuthorizeHook.MessageBytes, &c.EventsHook.MessageBytes, &c.EventsHook.Calls, &c.Broker.WatchedTopics, &c.Session.Events, &c.Session.Presence, &c.Transport.RestTimeout,
+	wantSettingForEach(t, reflect.ValueOf(&c).Elem(), settings(&c), &c.Broker.Rules, &c.Limit.Rules, &c.Limit.Sessions, &c.Session.Slots, &c.Session.Revoked, &c.Session.Forbidden, &c.PublishHook.MessageBytes, &c.AuthorizeHook.MessageBytes, &c.EventsHook.MessageBytes, &c.EventsHook.Calls, &c.Broker.WatchedTopics, &c.Session.Events, &c.Session.Presence, &c.Transport.RestTimeout,
 		&r[limit.Connections][limit.Principal], &r[limit.Misses][limit.Principal])
 }
 

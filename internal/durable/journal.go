@@ -61,7 +61,7 @@ const (
 	maxStaleLines = 1000
 
 	// maxLine bounds a line.
-	maxLine = 4096
+	maxLine = 64 << 10
 )
 
 // OpenJournal opens a journal, or makes it, and locks it until Close. An error says what is wrong
@@ -138,7 +138,7 @@ func checksum(record []byte) string {
 	return fmt.Sprintf("%08x", crc32.Checksum(record, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// Append adds a record of at most 4,000 bytes, without a line break, and syncs the file. It writes
+// Append adds a record of at most 65,000 bytes, without a line break, and syncs the file. It writes
 // the file anew if an earlier write has failed, or if most of its lines do not count any more:
 // counting is how many do.
 func (j *Journal) Append(record []byte, counting int) error {

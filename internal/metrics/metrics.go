@@ -145,7 +145,7 @@ func New(version string) *Metrics {
 		Gaps:             f.counters("gaps_total", "Gaps delivered to subscribers, by reason.", "reason"),
 		Resent:           f.counter("frames_resent_total", "Frames sent again because they were not acknowledged."),
 		SessionsOpened:   f.counter("sessions_opened_total", "Sessions opened."),
-		SessionsEnded:    f.counters("sessions_ended_total", "Ended sessions, by reason: closed (by the client), inactive, draining, slow (it fell behind on a topic with slow: disconnect), topics (a new topic of its pattern was above a limit, or renewals ended too many of its subscriptions), revoked (its credentials were revoked).", "reason"),
+		SessionsEnded:    f.counters("sessions_ended_total", "Ended sessions, by reason: closed (by the client), inactive, draining, slow (it fell behind on a topic with slow: disconnect), topics (a new topic of its pattern was above a limit, or too many of its subscriptions ended that are no longer permitted), revoked (its credentials were revoked, or an operator or an application ended it).", "reason"),
 		SessionsTrimmed:  f.counter("sessions_trimmed_total", "Times that memory pressure emptied the queue of a session that did not read. The session then continues from history, or ends, by the policies of its topics."),
 		QueueDepth: f.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "session_queue_depth", Help: "Frames in a session's queue when a poll takes them.", Buckets: prometheus.ExponentialBuckets(1, 2, 8),

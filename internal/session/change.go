@@ -37,6 +37,10 @@ func (s *Session) Change(add []wire.Start, remove []string, allowed func(g *auth
 	if s.ended != nil {
 		return nil, s.ended
 	}
+	c.forbidden = s.forbidden()
+	if err := c.forbidden.CheckStarts(add); err != nil { // while the names are joined: Forbid waits, and then ends what it forbids
+		return nil, err
+	}
 	g := s.grant.Load() // while the names are joined: Renew waits, and then ends what it does not permit
 	for _, start := range add {
 		if allowed != nil && !allowed(g, start.Topic) {
@@ -66,6 +70,8 @@ type change struct {
 	session *Session
 	add     []wire.Start
 	added   map[string]bool // names in add
+
+	forbidden auth.Prohibitions // to the session's subject
 
 	// Set by matchResumed.
 	covers [][]wire.Start // for each of add, the patterns that match it and resume from a position
@@ -251,6 +257,9 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 	if c.hasLocked(start.Topic) {
 		return s.subs.get(start.Topic).ackedTo, nil
 	}
+	if c.forbidden.Find(start.Topic) != nil { // a pattern matches it, and leaves it out: the client keeps its position
+		return wire.Position{Topic: strings.Clone(start.Topic), Epoch: strings.Clone(start.Epoch), Offset: start.After}, nil
+	}
 	forgotten := wire.Position{Topic: start.Topic, Epoch: s.registry.broker.Epoch(start.Topic)}
 	isCovered := c.isCovered(i, start)
 	if isCovered && !s.registry.broker.Has(start.Topic) { // it takes no room
@@ -295,7 +304,7 @@ func (c *change) isCovered(i int, start wire.Start) bool {
 // For a resumed pattern the topic is new to the client and starts at its first message,
 // or at the oldest one held if the client's position is of another epoch.
 func (c *change) joinMatchedLocked(topic string, start wire.Start) error {
-	if c.joined[topic] || c.hasLocked(topic) {
+	if c.joined[topic] || c.hasLocked(topic) || c.forbidden.Find(topic) != nil {
 		return nil
 	}
 	if err := c.checkRoomLocked(); err != nil {

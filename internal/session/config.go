@@ -40,6 +40,10 @@ type Config struct {
 	// locks, so it must not wait. Default nil: none ever is.
 	Revoked func(*auth.Grant) bool
 
+	// Forbidden returns what is forbidden to a subject. It may be called concurrently, and under
+	// locks, so it must not wait. Default nil: nothing ever is.
+	Forbidden func(subject string) auth.Prohibitions
+
 	// Events receives the openings and ends of sessions. Default none.
 	Events Events
 

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
@@ -41,67 +42,125 @@ func (s *Session) Renew(g *auth.Grant, allowed func(name string) bool) error {
 	if !g.Expires.IsZero() {
 		s.registry.sessions.visitBy(s, g.Expires)
 	}
-	s.forbidPatternsLocked(allowed)
-	for topic, sub := range s.subs.all() {
-		if sub.named && !allowed(topic) {
-			s.forbidTopicLocked(sub, true)
-		}
-	}
-	if most := s.registry.cfg.Load().Subscriptions; len(s.notices) > most {
-		s.endLocked(problem.New(wire.CodeSessionEnded, "open a session from your positions, and poll between renewals",
-			"renewals ended more than %d subscriptions that no poll has reported yet", most), endedTopics)
-	}
-	s.wakeLocked()
+	s.forbidLocked(func(name string) (detail string, refused bool) {
+		sub := s.subs.get(name)
+		return "", (sub == nil || sub.named) && !allowed(name) // a topic that only patterns match goes with them
+	})
 	if s.ended != nil {
 		return s.ended
 	}
 	return nil
 }
 
-// forbidPatternsLocked ends the subscriptions to patterns that are not allowed, and those to
-// topics that only such patterns match.
-func (s *Session) forbidPatternsLocked(allowed func(name string) bool) {
-	had := len(s.patterns)
-	for name, p := range s.patterns {
-		if !allowed(name) {
-			p.dropLocked()
-			delete(s.patterns, name)
-			s.noticeLocked(p.notice.ackedTo, s.registry.broker.PatternPosition(name))
+// forbidLocked ends the subscriptions to what is refused, each with a gap that has the detail, and
+// returns how many. A topic that only such patterns match ends without a gap of its own.
+func (s *Session) forbidLocked(refuses func(name string) (detail string, refused bool)) (ended int) {
+	ended = s.forbidPatternsLocked(refuses)
+	for topic, sub := range s.subs.all() {
+		if detail, refused := refuses(topic); refused {
+			s.forbidTopicLocked(sub, detail)
+			s.noticeLocked(sub.sentTo, wire.Position{Topic: topic, Epoch: sub.epoch, Offset: sub.last}, detail)
+			ended++
 		}
 	}
-	if len(s.patterns) == had {
-		return
+	if most := s.registry.cfg.Load().Subscriptions; len(s.notices) > most {
+		s.endLocked(problem.New(wire.CodeSessionEnded, "open a session from your positions, and poll more often",
+			"more than %d subscriptions that are no longer permitted have ended, and no poll has reported them yet", most), endedTopics)
+	}
+	s.wakeLocked()
+	return ended
+}
+
+// forbidPatternsLocked ends the subscriptions to patterns that are refused, and those to topics that
+// only such patterns match. It returns how many patterns these are.
+func (s *Session) forbidPatternsLocked(refuses func(name string) (detail string, refused bool)) (ended int) {
+	for name, p := range s.patterns {
+		if detail, refused := refuses(name); refused {
+			p.dropLocked()
+			delete(s.patterns, name)
+			s.noticeLocked(p.notice.ackedTo, s.registry.broker.PatternPosition(name), detail)
+			ended++
+		}
+	}
+	if ended == 0 {
+		return 0
 	}
 	for topic, sub := range s.subs.all() {
 		if !sub.named && !anyMatches(s.patterns, topic) {
-			s.forbidTopicLocked(sub, false)
+			s.forbidTopicLocked(sub, "")
 		}
 	}
 	s.notices = slices.DeleteFunc(s.notices, func(n notice) bool { return n.sub.dropped })
+	return ended
 }
 
 // forbidTopicLocked ends a subscription. Messages that are not acked are not sent again.
-func (s *Session) forbidTopicLocked(sub *subscription, announce bool) {
-	topic := sub.joined.Topic()
+func (s *Session) forbidTopicLocked(sub *subscription, detail string) {
 	for i := range s.window.unacked {
 		if u := &s.window.unacked[i]; u.sub == sub && u.gap == nil {
 			s.loseLocked(i)
-			u.gap.Reason = wire.GapForbidden
+			u.gap.Reason, u.gap.Detail = wire.GapForbidden, detail
 		}
 	}
-	s.dropTopicLocked(topic)
-	if announce {
-		s.noticeLocked(sub.sentTo, wire.Position{Topic: topic, Epoch: sub.epoch, Offset: sub.last})
-	}
+	s.dropTopicLocked(sub.joined.Topic())
 }
 
 // noticeLocked announces a gap, forbidden, between two positions of one name.
-func (s *Session) noticeLocked(had, at wire.Position) {
+func (s *Session) noticeLocked(had, at wire.Position, detail string) {
 	ended := &subscription{
 		session: s, joined: s.registry.broker.Detached(at, false), named: true,
 		epoch: at.Epoch, cursor: at.Offset, last: at.Offset, sentTo: had, ackedTo: had,
 	}
-	s.notices = append(s.notices, notice{ended, &wire.Gap{Topic: at.Topic, Reason: wire.GapForbidden, After: had, Position: at}})
+	s.notices = append(s.notices, notice{ended, &wire.Gap{Topic: at.Topic, Reason: wire.GapForbidden, After: had, Position: at, Detail: detail}})
+}
+
+// Forbid ends the subscriptions to what is forbidden to a subject, and returns how many sessions
+// had such. From then on, none of its sessions has one.
+func (r *Registry) Forbid(subject string) (sessions int) {
+	r.sessions.each(func(s *Session) {
+		if s.Grant().Subject == subject && s.endWhatIsForbidden() {
+			sessions++
+		}
+	})
+	return sessions
+}
+
+// endWhatIsForbidden ends the subscriptions to what is forbidden to the session's subject, and
+// reports whether there were any.
+func (s *Session) endWhatIsForbidden() bool {
+	// Fast path: without the lock, as to most subjects nothing is forbidden.
+	if len(s.forbidden()) == 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	forbidden := s.forbidden()
+	return s.ended == nil && 0 < s.forbidLocked(func(name string) (detail string, refused bool) {
+		if p := forbidden.Find(name); p != nil {
+			return p.Reason, true
+		}
+		return "", false
+	})
+}
+
+// forbidden returns what is forbidden to the session's subject.
+func (s *Session) forbidden() auth.Prohibitions {
+	if s.registry.forbidden == nil {
+		return nil
+	}
+	return s.registry.forbidden(s.Grant().Subject)
+}
+
+// EndSubject ends the sessions of a subject with a detail for people, and returns how many.
+func (r *Registry) EndSubject(subject, detail string) (ended int) {
+	why := problem.New(wire.CodeSessionEnded, "open a session from your positions", "%s", cmp.Or(detail, "the application ended the session"))
+	r.sessions.each(func(s *Session) {
+		if s.Grant().Subject == subject {
+			r.end(s, why, endedRevoked)
+			ended++
+		}
+	})
+	return ended
 }
 
 // EndRevoked ends the sessions whose grants are revoked, and returns how many. From then on

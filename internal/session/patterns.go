@@ -31,7 +31,7 @@ func (p *pattern) Made(topic string) {
 	s := p.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.dropped || s.ended != nil || !s.unsubscribedLocked(topic) {
+	if p.dropped || s.ended != nil || !s.unsubscribedLocked(topic) || s.forbidden().Find(topic) != nil {
 		return
 	}
 	if s.checkRoomLocked(1) != nil {

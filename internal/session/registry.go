@@ -30,6 +30,8 @@ type Registry struct {
 	revoked func(*auth.Grant) bool // nil: none is
 	node    string                 // random; the first part of every id
 
+	forbidden func(subject string) auth.Prohibitions // nil: nothing is
+
 	presence  Presence // nil: nobody asks
 	sessions  *wheel
 	numbers   atomic.Uint64 // sessions opened or refused, ever
@@ -44,7 +46,7 @@ type Registry struct {
 func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	cfg = cfg.WithDefaults()
 	r := &Registry{
-		broker: b, metrics: m, slots: cfg.Slots, events: cfg.Events, revoked: cfg.Revoked, presence: cfg.Presence, node: randomText(3),
+		broker: b, metrics: m, slots: cfg.Slots, events: cfg.Events, revoked: cfg.Revoked, forbidden: cfg.Forbidden, presence: cfg.Presence, node: randomText(3),
 		sessions: newWheel(min(visitEvery, cfg.InactivityTimeout), time.Now()),
 		ended:    &endedSessions{reasons: make(map[string]*wire.Problem), ring: make([]string, cfg.EndedRemembered)},
 	}
@@ -52,8 +54,8 @@ func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	return r
 }
 
-// Reload puts cfg in force, except EndedRemembered, Slots, Events, Presence, Revoked, and the queues
-// that sessions have. A shorter inactivity timeout takes effect within the longer of the two.
+// Reload puts cfg in force, except EndedRemembered, Slots, Events, Presence, Revoked, Forbidden, and the
+// queues that sessions have. A shorter inactivity timeout takes effect within the longer of the two.
 // Topics whose rules in the broker have changed get or lose presence.
 func (r *Registry) Reload(cfg Config) {
 	cfg = cfg.WithDefaults()
@@ -171,7 +173,8 @@ func (r *Registry) list(s *Session) error {
 	if why := r.draining.Load(); why != nil { // after put: or BeginDrain finds the session
 		r.end(s, why, endedDraining)
 	}
-	r.endIfRevoked(s) // after put: or EndRevoked finds the session
+	r.endIfRevoked(s)      // after put: or EndRevoked finds the session
+	s.endWhatIsForbidden() // after put: or Forbid finds the session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended == nil {
@@ -229,7 +232,7 @@ const (
 	endedDraining = "draining"
 	endedSlow     = "slow"    // it fell behind on a topic with the policy disconnect
 	endedTopics   = "topics"  // its patterns match more topics than a session may have
-	endedRevoked  = "revoked" // its grant was revoked, or an operator ended it
+	endedRevoked  = "revoked" // its grant was revoked, or an operator or the application ended it
 )
 
 var (
