@@ -56,7 +56,7 @@ only you can read. The key exists nowhere else: the file of API keys gets only i
 Whoever has the key has its rights, under its name. Back ends send it as Authorization:
 Bearer psk_….
 
-Rights are subscribe, publish, history, presence and delete. Topics may be
+Rights are subscribe, publish, history, presence, delete and manage. Topics may be
 patterns. $sub in a topic stands for the name of the key.`,
 		Example: `  pubsubd key new --name billing --allow 'publish:prices.>,orders.*' --file /var/lib/pubsubd/keys
   pubsubd key new --name worker --allow subscribe,history:jobs --valid-for 2160h --out worker.key`,

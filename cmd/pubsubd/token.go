@@ -98,7 +98,7 @@ func issueCommand() *cobra.Command {
 		Long: `Sign a token with a private key and print it on standard output. The key is a file
 in PEM, or a JWK with its private members; for HMAC a JWK of type oct.
 
-Rights are subscribe, publish, history, presence and delete. Topics may be
+Rights are subscribe, publish, history, presence, delete and manage. Topics may be
 patterns. $sub in a topic stands for the subject.`,
 		Example: `  pubsubd token issue --key key.pem --subject alice --allow 'subscribe,publish:chat.>' --allow 'subscribe:inbox.$sub'
   pubsubd token issue --key key.pem --subject alice --ttl 10m --claim name=Alice --rights '[{"topics":["chat.>"],"allow":["subscribe"]}]'`,

@@ -8,7 +8,7 @@
 //	the rate of the address
 //	authentication
 //	the rate of the principal
-//	the topic's name, permission, the rate of the topic
+//	the topic's name, permission, what is forbidden, the rate of the topic
 //	the arrival and the contents of the body, a slot
 //	the idempotency key
 //	the hook: of a message, or of a subscription
@@ -46,8 +46,8 @@ type Config struct {
 	Presence  *presence.Members // needed if topics have presence
 	Authority Authority
 
-	// Revocations are those that Authority and Sessions know. Default nil: there are none, and
-	// Revoke ends only sessions.
+	// Revocations are those that Authority and Sessions know, with what is forbidden to subjects.
+	// Default nil: there are none, Revoke ends only sessions, and nothing can be forbidden.
 	Revocations *auth.Revocations
 
 	Limiter   *limit.Limiter

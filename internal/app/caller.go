@@ -125,7 +125,7 @@ var (
 	errGrantRevoked = problem.New(wire.CodeUnauthorized, newTokenRemedy, "the credentials were revoked")
 )
 
-// mayUse checks the name of a topic to read or change, and the permission.
+// mayUse checks the name of a topic to read or change, and the permission, which a prohibition takes.
 func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
 	if err := wire.CheckTopic(topic); err != nil {
 		return problem.New(wire.CodeInvalidTopic, "see PROTOCOL.md for the rules of names", "%v", err)
@@ -133,7 +133,10 @@ func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
 	if (right == auth.Publish || right == auth.Delete) && wire.ReservedTopic(topic) {
 		return problem.New(wire.CodeReservedTopic, "use a topic that does not begin with '_'", "topic %s is reserved for the daemon", wire.Quote(topic))
 	}
-	return c.grant.Allow(right, topic)
+	if err := c.grant.Allow(right, topic); err != nil {
+		return err
+	}
+	return a.checkForbidden(c.grant, topic)
 }
 
 // mayReceive checks that the caller may receive, ack and close a session. Its id is enough,
@@ -181,6 +184,9 @@ func (a *App) maySubscribe(ctx context.Context, c *Caller, place *slot, s hook.S
 		if err := c.grant.Allow(auth.Subscribe, start.Topic); err != nil {
 			return err
 		}
+	}
+	if err := a.cfg.Revocations.Forbidden(c.grant.Subject).CheckStarts(s.Topics); err != nil {
+		return err
 	}
 	if err := a.mayCreate(c, s.Topics); err != nil {
 		return err

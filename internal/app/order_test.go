@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -264,6 +267,13 @@ func TestEachCallNeedsItsRight(t *testing.T) {
 			h := request.History{Start: wire.Start{Topic: "a", From: wire.FromOldest}, Limit: 1}
 			return a.History(t.Context(), Caller{}, h, func(_ iter.Seq[[]*frame.Frame], leave func()) error { leave(); return nil })
 		}},
+		"manage": {auth.Manage, func(a *App) error {
+			change, err := a.BeginSubject(t.Context(), Caller{})
+			if err == nil {
+				_, err = change.Make(wire.SubjectRequest{Subject: "bob", Forbid: []string{"a"}, UntilMS: math.MaxInt32 * 1000})
+			}
+			return err
+		}},
 		"delete": {auth.Delete, func(a *App) error {
 			return a.DeleteTopic(t.Context(), Caller{}, "a", func(wire.TopicState) error { return nil })
 		}},
@@ -271,7 +281,11 @@ func TestEachCallNeedsItsRight(t *testing.T) {
 	for name, call := range calls {
 		for _, right := range auth.AllRights() {
 			a := newApp(t, func(c *Config) {
-				c.Authority = permit(t, "ann", `[{"topics":["a"],"allow":["`+string(right)+`"]},{"topics":["b"],"allow":["subscribe","publish","history","presence","delete"]}]`)
+				c.Authority = permit(t, "ann", `[{"topics":["a"],"allow":["`+string(right)+`"]},{"topics":["b"],"allow":["subscribe","publish","history","presence","delete","manage"]}]`)
+				var err error
+				c.Revocations, err = auth.OpenRevocations(filepath.Join(t.TempDir(), "revocations"), time.Hour, 0, zap.NewNop(), time.Now())
+				require.NoError(t, err)
+				t.Cleanup(c.Revocations.Close)
 				c.Presence = presence.New(c.Broker, c.Metrics)
 				c.Broker.Reload(broker.Config{Rules: []broker.Rule{{Name: "r", Pattern: "a", Presence: true}}}, time.Now())
 			})

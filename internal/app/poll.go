@@ -118,9 +118,11 @@ func (o *Opening) events(e *request.Events) (*session.Session, transport.Request
 			return nil, r, err
 		}
 		e.Open.Ack = true
-		s, _, err := o.open(e.Open)
+		s, positions, err := o.open(e.Open)
 		if err == nil {
 			r.Events = transport.EventsReferringTo(s, 0, true)
+			forbidden := a.cfg.Revocations.Forbidden(c.grant.Subject)
+			r.LeftOut = slices.DeleteFunc(positions, func(at wire.Position) bool { return forbidden.Find(at.Topic) == nil })
 		}
 		return s, r, err
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -191,7 +192,7 @@ func (p *Publish) step() {
 		return
 	}
 	by := p.caller.grant
-	if r.Err = a.checkGrant(by); r.Err != nil { // the body, the slot and the hook may have taken long
+	if r.Err = cmp.Or(a.checkGrant(by), a.checkForbidden(by, m.Position.Topic)); r.Err != nil { // the body, the slot and the hook may have taken long
 		return
 	}
 	// Neither the request nor the hook's answer can state another identity, and the

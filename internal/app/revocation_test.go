@@ -48,7 +48,7 @@ func newGuarded(t *testing.T, anonymous string, how ...func(*Config)) *guarded {
 	t.Cleanup(authority.Close)
 	secure := func(c *Config) {
 		c.Authority, c.Revocations = authority, authority.Revocations()
-		c.Sessions = session.NewRegistry(session.Config{Revoked: authority.Revoked}, c.Broker, c.Metrics)
+		c.Sessions = session.NewRegistry(session.Config{Revoked: authority.Revoked, Forbidden: authority.Revocations().Forbidden}, c.Broker, c.Metrics)
 	}
 	return &guarded{t, newApp(t, append([]func(*Config){secure}, how...)...), private}
 }

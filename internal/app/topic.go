@@ -73,7 +73,10 @@ func (a *App) Topics(ctx context.Context, c Caller, p request.Page, answer func(
 
 // topics returns at most n topics after next, and sets next.
 func (a *App) topics(c *Caller, next *string, n int) iter.Seq[wire.TopicState] {
-	visible := func(topic string) bool { return c.grant.Allow(auth.Subscribe, topic) == nil }
+	forbidden := a.cfg.Revocations.Forbidden(c.grant.Subject)
+	visible := func(topic string) bool {
+		return c.grant.Allow(auth.Subscribe, topic) == nil && forbidden.Find(topic) == nil
+	}
 	listing := broker.NewListing(c.grant.Rights.Names(auth.Subscribe), visible)
 	return func(yield func(wire.TopicState) bool) {
 		for full := false; !full; {

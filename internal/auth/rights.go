@@ -21,10 +21,11 @@ const (
 	History   Right = "history"  // read the history without a subscription
 	Presence  Right = "presence" // learn who is subscribed
 	Delete    Right = "delete"   // delete the history
+	Manage    Right = "manage"   // forbid it to others
 )
 
 // AllRights returns every right.
-func AllRights() []Right { return []Right{Subscribe, Publish, History, Presence, Delete} }
+func AllRights() []Right { return []Right{Subscribe, Publish, History, Presence, Delete, Manage} }
 
 // verb completes "may not …" before a topic.
 func (r Right) verb() string {
@@ -37,6 +38,8 @@ func (r Right) verb() string {
 		return "read the history of"
 	case Presence:
 		return "see who is on"
+	case Manage:
+		return "manage the clients of"
 	}
 	return "delete the history of"
 }

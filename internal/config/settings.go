@@ -129,7 +129,7 @@ func settings(c *Config) []setting {
 		{"auth.audience", restart(claim(&a.Audience)), "Audience that tokens must include (aud). Not set: tokens with aud are refused."},
 		{"auth.type", restart(claim(&a.Type)), "Type that the header of tokens must have (typ), such as at+jwt. Not set: any type."},
 		{"auth.api_keys", restart(path(&a.APIKeys)), "File with API keys of back ends, which pubsubd key new makes. The daemon reads it again when it changes. If the file does not exist, the daemon starts without API keys and warns; its folder must exist."},
-		{"auth.revocations", restart(path(&a.Revocations)), "File with revoked tokens. The daemon makes it and keeps it for itself. Not set: pubsubd revoke only ends sessions."},
+		{"auth.revocations", restart(path(&a.Revocations)), "File with revoked tokens, and with what applications forbid to users. The daemon makes it and keeps it for itself. Not set: pubsubd revoke only ends sessions, and nothing can be forbidden."},
 		{"auth.token_max_age", restart(duration(&a.TokenMaxAge, time.Second)), "Longest time that a token may be valid, from iat to exp. The daemon keeps revocations for as long."},
 		{"auth.public_claims", restart(claims(&a.PublicClaims)), "Claims of a token that other clients may see, such as name. Together at most 256 bytes of JSON."},
 		{"auth.anonymous", restart(rights(&a.Anonymous)), "Rights of clients without credentials, in the form of the claim pubsub of a token. Not set: they have no rights, if any other auth setting is set."},

@@ -151,7 +151,7 @@ func New(cfg config.Config, log *zap.Logger, m *metrics.Metrics) (d *Daemon, err
 	sessions, limits := cfg.Session, limiter.Config()
 	sessions.Slots = limiter.Sessions()
 	if identifies != nil {
-		sessions.Revoked = identifies.Revoked
+		sessions.Revoked, sessions.Forbidden = identifies.Revoked, identifies.Revocations().Forbidden
 		identifies.TrustCertificatesOf(clients)
 	}
 	hooks := newHooks(cfg, limits, b, m, log)

@@ -43,6 +43,34 @@ func keysOf(t *testing.T, file string, names ...string) map[string]string {
 	return secrets
 }
 
+// holdOpen has principals wait for the topic a on every transport. It returns what they read from, by
+// the principal and the transport.
+func holdOpen(t *testing.T, d *running, keys map[string]string, names ...string) map[string]*bufio.Reader {
+	t.Helper()
+	ask := func(name, request, headers string) *bufio.Reader {
+		conn := d.say(fmt.Sprintf("%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n%s\r\n", request, keys[name], headers))
+		t.Cleanup(func() { _ = conn.Close() })
+		return bufio.NewReader(conn)
+	}
+	var published wire.Published
+	_, text := d.publishWith(keys[names[0]])
+	require.NoError(t, json.Unmarshal([]byte(text), &published))
+	parked := map[string]*bufio.Reader{}
+	for _, name := range names {
+		session := openWith(t, d, keys[name])
+		parked[name+" polls"] = ask(name, "GET /v1/sessions/"+session+"/poll?ack=0", "")
+		parked[name+" polls without a session"] = ask(name, "GET /v1/poll?topic="+published.Position.String(), "")
+		parked[name+" streams"] = ask(name, "GET /v1/poll?topic=a&mode=stream", "")
+		parked[name+" streams events"] = ask(name, "GET /v1/sse?topic=a", "")
+		parked[name+" has a WebSocket"] = ask(name, "GET /v1/ws?topic=a", upgradeLines+"\r\n")
+		tcp, err := net.Dial("tcp", d.TCPAddr())
+		require.NoError(t, err)
+		d.connect(tcp, fmt.Sprintf(`{"topics":["a"],"auth":%q}`, keys[name]))
+		parked[name+" has a TCP connection"] = bufio.NewReader(tcp)
+	}
+	return parked
+}
+
 // An administrator revokes an API key. Whatever it keeps open ends, on every transport, and
 // nobody else notices.
 func TestARevokedKeyEndsWhatItKeepsOpen(t *testing.T) {
@@ -54,27 +82,7 @@ func TestARevokedKeyEndsWhatItKeepsOpen(t *testing.T) {
 			d := start(t, func(c *config.Config) {
 				c.Auth.APIKeys, c.Lane, c.Log.Level, c.Listen.TCP = file, lane, "debug", "127.0.0.1:0"
 			})
-			ask := func(name, request, headers string) *bufio.Reader {
-				conn := d.say(fmt.Sprintf("%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n%s\r\n", request, keys[name], headers))
-				t.Cleanup(func() { _ = conn.Close() })
-				return bufio.NewReader(conn)
-			}
-			var published wire.Published
-			_, text := d.publishWith(keys["ann"])
-			require.NoError(t, json.Unmarshal([]byte(text), &published))
-			parked := map[string]*bufio.Reader{}
-			for _, name := range []string{"ann", "bob"} {
-				session := openWith(t, d, keys[name])
-				parked[name+" polls"] = ask(name, "GET /v1/sessions/"+session+"/poll?ack=0", "")
-				parked[name+" polls without a session"] = ask(name, "GET /v1/poll?topic="+published.Position.String(), "")
-				parked[name+" streams"] = ask(name, "GET /v1/poll?topic=a&mode=stream", "")
-				parked[name+" streams events"] = ask(name, "GET /v1/sse?topic=a", "")
-				parked[name+" has a WebSocket"] = ask(name, "GET /v1/ws?topic=a", upgradeLines+"\r\n")
-				tcp, err := net.Dial("tcp", d.TCPAddr())
-				require.NoError(t, err)
-				d.connect(tcp, fmt.Sprintf(`{"topics":["a"],"auth":%q}`, keys[name]))
-				parked[name+" has a TCP connection"] = bufio.NewReader(tcp)
-			}
+			parked := holdOpen(t, d, keys, "ann", "bob")
 			d.wantMetric("pubsubd_subscriptions", 12)
 			removeKey(t, file, "ann")
 			for who, in := range parked {
@@ -85,7 +93,7 @@ func TestARevokedKeyEndsWhatItKeepsOpen(t *testing.T) {
 			d.wantMetric("pubsubd_subscriptions", 6)
 			status, _ := d.publishWith(keys["ann"])
 			require.Equal(t, 401, status)
-			status, text = d.publishWith(keys["bob"])
+			status, text := d.publishWith(keys["bob"])
 			require.Equal(t, 200, status, text)
 			for who, in := range parked {
 				if strings.HasPrefix(who, "bob") {
@@ -93,6 +101,77 @@ func TestARevokedKeyEndsWhatItKeepsOpen(t *testing.T) {
 				}
 			}
 			d.wantNone([]string{keys["ann"], keys["bob"], keys["ann"][4:], keys["bob"][4:]})
+		})
+	}
+}
+
+// A back end forbids a topic to ann, and then ends her sessions. Whatever she keeps open says so, on
+// every transport, and nobody else notices. A reload and a restart lift nothing.
+func TestABackEndActsOnClients(t *testing.T) {
+	t.Parallel()
+	for _, lane := range []string{"handoff", "channel", "off"} {
+		t.Run(lane, func(t *testing.T) {
+			folder := t.TempDir()
+			file := filepath.Join(folder, "keys")
+			keys := keysOf(t, file, "ann", "bob")
+			secret, backend, err := auth.NewAPIKey("backend", []byte(`[{"topics":[">"],"allow":["manage"]}]`), time.Now(), time.Time{})
+			require.NoError(t, err)
+			require.NoError(t, auth.EditAPIKeys(file, func(keys []auth.APIKey) ([]auth.APIKey, error) { return append(keys, backend), nil }))
+			change := func(c *config.Config) {
+				c.Auth.APIKeys, c.Auth.Revocations = file, filepath.Join(folder, "revocations")
+				c.Lane, c.Listen.TCP = lane, "127.0.0.1:0"
+			}
+			d := start(t, change)
+			manage := func(body string) string {
+				t.Helper()
+				status, text := d.ask("/v1/subjects", secret, body)
+				require.Equal(t, 200, status, text)
+				return text
+			}
+			wantRefused := func() {
+				t.Helper()
+				for path, body := range map[string]string{"/v1/topics/a/messages": "1", "/v1/sessions": `{"topics":["a"]}`} {
+					status, text := d.ask(path, keys["ann"], body)
+					require.Equal(t, 403, status)
+					require.Contains(t, text, "no more spam")
+				}
+			}
+			parked := holdOpen(t, d, keys, "ann", "bob")
+			d.wantMetric("pubsubd_subscriptions", 12)
+			forbid := fmt.Sprintf(`{"subject":"ann","forbid":["a"],"until_ms":%d,"reason":"no more spam"}`, time.Now().Add(time.Hour).UnixMilli())
+			status, _ := d.ask("/v1/subjects", keys["ann"], forbid)
+			require.Equal(t, 403, status, "it needs the right")
+			require.JSONEq(t, `{"sessions":6}`, manage(forbid))
+			for who, in := range parked {
+				if strings.HasPrefix(who, "ann") {
+					wantSays(t, in, who, "forbidden")
+					wantSays(t, in, who, "no more spam")
+				}
+			}
+			d.wantMetric(`pubsubd_in_use{limit="prohibitions"}`, 1)
+			wantRefused()
+			status, text := d.publishWith(keys["bob"])
+			require.Equal(t, 200, status, text)
+			for who, in := range parked {
+				if strings.HasPrefix(who, "bob") {
+					wantSays(t, in, who, `{"n":1}`, "\xa1\x61n\x01")
+				}
+			}
+
+			manage(`{"subject":"ann","end":true,"reason":"good bye"}`)
+			for _, transport := range []string{"streams", "streams events", "has a WebSocket", "has a TCP connection"} {
+				wantSays(t, parked["ann "+transport], transport, "session_ended")
+				wantSays(t, parked["ann "+transport], transport, "good bye")
+			}
+
+			d.reloadWith(func(*config.Config) {})
+			wantRefused()
+			require.NoError(t, d.wait())
+			d = start(t, change)
+			wantRefused()
+			manage(`{"subject":"ann","forbid":[]}`)
+			status, text = d.publishWith(keys["ann"])
+			require.Equal(t, 200, status, text)
 		})
 	}
 }

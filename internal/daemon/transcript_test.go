@@ -179,16 +179,20 @@ func (s *shell) curl(args []string) string {
 	return printed.String()
 }
 
-// withAuthorisation returns a daemon at which everyone may use open.>, and the API key
-// psk_example may publish to chat.>.
+// withAuthorisation returns a daemon at which everyone may use open.>, the API key psk_example may
+// publish to chat.>, and psk_backend may manage the clients of chat.>.
 func (s *shell) withAuthorisation() *running {
 	s.Helper()
 	if s.guarded == nil {
 		file := filepath.Join(s.TempDir(), "keys")
-		key := fmt.Sprintf(`{"name":"example","hash":"%x","rights":[{"topics":["chat.>"],"allow":["publish"]}],"created":"2026-01-01T00:00:00Z"}`,
-			sha256.Sum256([]byte("psk_example")))
-		require.NoError(s, os.WriteFile(file, []byte(key), 0o600))
+		var keys strings.Builder
+		for name, right := range map[string]string{"example": "publish", "backend": "manage"} {
+			fmt.Fprintf(&keys, `{"name":"%s","hash":"%x","rights":[{"topics":["chat.>"],"allow":["%s"]}],"created":"2026-01-01T00:00:00Z"}`+"\n",
+				name, sha256.Sum256([]byte("psk_"+name)), right)
+		}
+		require.NoError(s, os.WriteFile(file, []byte(keys.String()), 0o600))
 		s.guarded = start(s.T, func(c *config.Config) {
+			c.Auth.Revocations = filepath.Join(s.TempDir(), "revocations")
 			c.Auth.APIKeys, c.Auth.Anonymous = file, `[{"topics":["open.>"],"allow":["publish","subscribe"]}]`
 		})
 	}

@@ -221,14 +221,19 @@ func TestEveryRouteOfTheAdminListenerIsJudged(t *testing.T) {
 // withRevocations gives the daemon a file for revocations, which its sessions heed.
 func withRevocations(t *testing.T, s lanetest.Settings) lanetest.Parts {
 	t.Helper()
+	s.Revoked = openRevocations(t)
+	cfg := lanetest.NewParts(s)
+	t.Cleanup(cfg.Broker.Close)
+	return cfg
+}
+
+// openRevocations makes a file for revocations.
+func openRevocations(t *testing.T) *auth.Revocations {
+	t.Helper()
 	list, err := auth.OpenRevocations(filepath.Join(t.TempDir(), "revocations"), time.Hour, time.Hour, zap.NewNop(), time.Now())
 	require.NoError(t, err)
 	t.Cleanup(list.Close)
-	s.Session.Revoked = list.Revoked
-	cfg := lanetest.NewParts(s)
-	t.Cleanup(cfg.Broker.Close)
-	cfg.Revocations = list
-	return cfg
+	return list
 }
 
 func TestOperatorsRevoke(t *testing.T) {

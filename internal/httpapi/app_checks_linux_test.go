@@ -102,6 +102,7 @@ var asks = map[string]struct {
 	"GET /v1/topics/{topic}/messages":  {right: auth.History},
 	"GET /v1/topics/{topic}/presence":  {right: auth.Presence},
 	"POST /v1/messages":                {body: `[{"topic":"a","data":1},{"topic":"b","data":2}]`, right: auth.Publish},
+	"POST /v1/subjects":                {body: `{"subject":"eve","forbid":["a"],"until_ms":4102444800000}`, right: auth.Manage},
 	"POST /v1/sessions":                {body: `{"topics":["a","b"]}`, right: auth.Subscribe, want: []string{"hook ann opens a b"}},
 	"GET /v1/sessions/{id}":            {},
 	"PATCH /v1/sessions/{id}":          {body: `{"add":["b"]}`, right: auth.Subscribe, want: []string{"hook ann b"}},
@@ -129,7 +130,7 @@ func TestEveryRouteGoesThroughTheApp(t *testing.T) {
 			ask, ok := asks[at]
 			require.True(t, ok, "a new route: say in asks what the app asks for it")
 			r := &recorder{}
-			k := serveLane(t, lane.HandOff, lanetest.Settings{Authority: r, Authorize: r, Broker: broker.Config{Rules: []broker.Rule{{Pattern: "a", Presence: true}}}}, nil)
+			k := serveLane(t, lane.HandOff, lanetest.Settings{Authority: r, Authorize: r, Revoked: openRevocations(t), Broker: broker.Config{Rules: []broker.Rule{{Pattern: "a", Presence: true}}}}, nil)
 			k.Publish("a", "1")
 			id := k.Open(`{"topics":["a@oldest"]}`).Session
 			r.take()

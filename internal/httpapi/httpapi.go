@@ -73,6 +73,7 @@ func New(cfg Config) *API {
 	a.route(v1, "/topics/{topic}/messages", methods{"POST": a.publish, "GET": a.readTopic})
 	a.route(v1, "/topics/{topic}/presence", methods{"GET": a.ofAllowedPage(a.showPresence)})
 	a.route(v1, "/messages", methods{"POST": a.publishMany})
+	a.route(v1, "/subjects", methods{"POST": a.changeSubject})
 	a.route(v1, "/sessions", methods{"POST": a.openSession})
 	a.route(v1, "/sessions/{id}", methods{"GET": a.showSession, "PATCH": a.changeSession, "DELETE": a.closeSession})
 	a.route(v1, "/sessions/{id}/close", methods{"POST": a.closeSession})

@@ -154,6 +154,12 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(200, "GET", "/v1/topics/a.b", "")
 	r.ask(404, "GET", "/v1/topics/c", "")
 
+	r.ask(200, "POST", "/v1/subjects", `{"subject":"eve","forbid":["a.b","chat.>"],"until_ms":4102444800000,"reason":"spam"}`)
+	r.ask(200, "POST", "/v1/subjects", `{"subject":"eve","forbid":[]}`)
+	r.ask(200, "POST", "/v1/subjects", `{"subject":"eve","end":true,"reason":"bye"}`)
+	r.ask(400, "POST", "/v1/subjects", `{"subject":"eve"}`)
+	r.ask(403, "POST", "/v1/subjects", `{"subject":"eve","forbid":["_own"],"until_ms":4102444800000}`)
+
 	r.open(`{"topics":["lobby.a"],"client":"me"}`)
 	require.Contains(t, r.ask(200, "GET", "/v1/topics/lobby.a/presence", ""), `"client":"me"`)
 	r.ask(404, "GET", "/v1/topics/a.b/presence", "")

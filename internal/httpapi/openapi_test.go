@@ -206,6 +206,8 @@ var bound = map[string]struct {
 	"SubscriptionState": {of: wire.SubscriptionState{}},
 	"SessionList":       {of: wire.SessionList{}},
 	"ListedSession":     {of: wire.ListedSession{}},
+	"SubjectRequest":    {of: wire.SubjectRequest{}, request: true},
+	"SubjectResult":     {of: wire.SubjectResult{}},
 	"RevokeRequest":     {of: wire.RevokeRequest{}, request: true},
 	"RevokeResult":      {of: wire.RevokeResult{}},
 	"RevocationList":    {of: auth.RevocationList{}},

@@ -207,7 +207,8 @@ func TestNothingGetsThroughARoute(t *testing.T) {
 			tried = 1 // a sample has each attempt on one of the ways
 		}
 		rules := []broker.Rule{{Name: "watched", Pattern: "a", Presence: true}}
-		k := serveLane(t, way, lanetest.Settings{Authority: i.authority(), Session: lanetest.LongStay(), Broker: broker.Config{Rules: rules}}, nil)
+		a := i.authority()
+		k := serveLane(t, way, lanetest.Settings{Authority: a, Revoked: a.Revocations(), Session: lanetest.LongStay(), Broker: broker.Config{Rules: rules}}, nil)
 		for _, at := range routes(t, k.api.router) {
 			ask, ok := asks[at]
 			require.True(t, ok, "a new route: say in asks what the app asks for it")

@@ -125,6 +125,23 @@ func (a *API) changeSession(w http.ResponseWriter, r *http.Request, c app.Caller
 	return a.writeJSON(w, http.StatusOK, changed)
 }
 
+// changeSubject ends the sessions of a principal, or forbids it topics.
+func (a *API) changeSubject(w http.ResponseWriter, r *http.Request, c app.Caller) error {
+	change, err := a.App.BeginSubject(r.Context(), c)
+	if err != nil {
+		return err
+	}
+	asked, err := decoded(a, w, r, &change.Opening, func(body []byte, _ int) (wire.SubjectRequest, error) { return request.SubjectOf(body) })
+	if err != nil {
+		return err
+	}
+	changed, err := change.Make(asked)
+	if err != nil {
+		return err
+	}
+	return a.writeJSON(w, http.StatusOK, changed)
+}
+
 func (a *API) showSession(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	return a.App.SessionState(r.Context(), c, mux.Vars(r)["id"], func(s wire.SessionState, subscriptions iter.Seq[wire.SubscriptionState], leave func()) error {
 		long := a.longList(w, r, leave)

@@ -78,7 +78,7 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 	cfg := a.server.config()
 	a.hello = r.Hello
 	if a.hello == nil && a.mode == Stream {
-		a.hello = &wire.Hello{Positions: a.poll.Hello(), Session: s.ID()}
+		a.hello = &wire.Hello{Positions: append(a.poll.Hello(), r.LeftOut...), Session: s.ID()}
 		a.events.begin(a.hello.Positions)
 	}
 	if a.hello != nil {

@@ -89,6 +89,10 @@ type Request struct {
 	// without one makes its own.
 	Hello *wire.Hello
 
+	// LeftOut are positions of topics that patterns leave out, for the hello of a session. The
+	// client keeps them.
+	LeftOut []wire.Position
+
 	// Events makes the ids of an event stream: Mode is Stream and Format EventStream.
 	// Otherwise it is nil.
 	Events *Events

@@ -193,6 +193,21 @@ type HookRefusal struct {
 	Detail string `json:"detail,omitempty"`
 }
 
+// A SubjectRequest is the body of POST /v1/subjects, of an application: it ends the sessions of a
+// principal, or forbids it topics.
+type SubjectRequest struct {
+	Subject string   `json:"subject"`
+	End     bool     `json:"end,omitempty"`      // all sessions, and connections without a session
+	Forbid  []string `json:"forbid,omitzero"`    // topics and patterns, in place of those of earlier requests; empty but not nil: none any more
+	UntilMS int64    `json:"until_ms,omitempty"` // when the prohibition ends, in Unix milliseconds; with Forbid, unless it is empty
+	Reason  string   `json:"reason,omitempty"`   // for people: the clients get it as detail
+}
+
+// A SubjectResult answers POST /v1/subjects.
+type SubjectResult struct {
+	Sessions int `json:"sessions"` // sessions, stateless polls and connections that ended, or had a subscription that ended
+}
+
 // The answers of the admin listener, for operators. They are not part of /v1.
 
 // SessionList answers GET /sessions?limit=&sort= on the admin listener: the first open

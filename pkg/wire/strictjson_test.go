@@ -12,7 +12,7 @@ import (
 
 // requests are all that clients, operators and applications send.
 var requests = []any{
-	OpenRequest{}, ChangeRequest{}, PublishItem{}, Command{}, ConnectRequest{}, RevokeRequest{}, HookAnswer{}, HookRefusal{}, pacedStart{},
+	OpenRequest{}, ChangeRequest{}, PublishItem{}, Command{}, ConnectRequest{}, RevokeRequest{}, SubjectRequest{}, HookAnswer{}, HookRefusal{}, pacedStart{},
 }
 
 // sampleOf returns a value for each type of a member.
@@ -20,7 +20,7 @@ func sampleOf(t *testing.T, of reflect.Type) string {
 	t.Helper()
 	text, ok := map[reflect.Type]string{
 		reflect.TypeFor[string](): `"a"`, reflect.TypeFor[*string](): `"a"`, reflect.TypeFor[bool](): "true", reflect.TypeFor[*bool](): "false",
-		reflect.TypeFor[uint64](): "7", reflect.TypeFor[*uint64](): "7", reflect.TypeFor[[]string](): `["a"]`, reflect.TypeFor[[]Start](): `["a",{"topic":"b@oldest","max_rate":"5/s"}]`,
+		reflect.TypeFor[int64](): "7", reflect.TypeFor[uint64](): "7", reflect.TypeFor[*uint64](): "7", reflect.TypeFor[[]string](): `["a"]`, reflect.TypeFor[[]Start](): `["a",{"topic":"b@oldest","max_rate":"5/s"}]`,
 		reflect.TypeFor[json.RawMessage](): `{"a":"\ud800"}`, reflect.TypeFor[*[]byte](): `"aGk="`,
 		reflect.TypeFor[*PublishItem](): `{"topic":"a","data":1}`, reflect.TypeFor[*HookRefusal](): `{"detail":"a"}`,
 	}[of]

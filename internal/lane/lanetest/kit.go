@@ -45,6 +45,7 @@ type Settings struct {
 	Session   session.Config
 	Transport transport.Config
 	Authority app.Authority
+	Revoked   *auth.Revocations // the sessions heed them; nil: none
 	Limits    limit.Config
 	Hook      app.Hook
 	Authorize app.Authorizer // of subscriptions
@@ -94,11 +95,15 @@ func NewParts(s Settings) Parts {
 	s.Session.Slots = limiter.Sessions()
 	members := presence.New(b, m)
 	s.Session.Presence = members
+	s.Session.Forbidden = s.Revoked.Forbidden
+	if s.Session.Revoked == nil {
+		s.Session.Revoked = s.Revoked.Revoked
+	}
 	sessions := session.NewRegistry(s.Session, b, m)
 	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
 	return Parts{
 		Config: app.Config{
-			Broker: b, Sessions: sessions, Presence: members, Authority: s.Authority, Limiter: limiter, Hook: s.Hook, Authorize: s.Authorize,
+			Broker: b, Sessions: sessions, Presence: members, Authority: s.Authority, Revocations: s.Revoked, Limiter: limiter, Hook: s.Hook, Authorize: s.Authorize,
 			Metrics: m, Log: zap.NewNop(), Limits: limits,
 		},
 		Polls: transport.New(s.Transport, limits, b.Memory(), m, nil), Origins: s.Origins, Hosts: cors.NewHosts(s.Hosts, false, zap.NewNop()),
