@@ -145,7 +145,7 @@ func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
 	l.heads.Store(makeHeads(time.Now(), l.cfg.Origins))
 	frames, length := make([]*frame.Frame, 1000), 0
 	for i := range frames {
-		frames[i] = frame.New(&wire.Message{Data: fmt.Appendf(nil, `"message %d %0100d"`, i, i)}, time.Time{}, 0, nil)
+		frames[i] = frame.New(&wire.Message{Data: fmt.Appendf(nil, `"message %d %0100d"`, i, i)}, time.Time{}, 0, l.cfg.Polls.Memory())
 		length += len(frames[i].Bytes(frame.NDJSON))
 	}
 	newOutput := func(o output) (*output, int) {
@@ -173,6 +173,7 @@ func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
 			require.NoError(t, answer(reading))
 			require.True(t, reading.Blocked())
 			require.Greater(t, reading.backlog.shared, length/2)
+			require.Greater(t, l.cfg.Polls.Memory().Of(memory.Queued), int64(length/2), "frames that wait are pinned")
 			var got []byte
 			for got = appendAll(t, got, client); reading.Blocked(); got = appendAll(t, got, client) {
 				w, waited := reading.backlog, reading.backlog.shared+reading.backlog.own
@@ -181,6 +182,7 @@ func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
 				require.Equal(t, !reading.Blocked(), w.shared+w.own == 0)
 			}
 			require.False(t, reading.failed)
+			require.Zero(t, l.cfg.Polls.Memory().Of(memory.Queued))
 			require.Contains(t, string(got), string(frames[0].Bytes(frame.NDJSON)))
 			require.Contains(t, string(got), string(frames[999].Bytes(frame.NDJSON)))
 			require.GreaterOrEqual(t, len(got), length)
@@ -204,6 +206,7 @@ func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
 				o.dropBacklog()
 				require.Zero(t, w.own+w.shared)
 			}
+			require.Zero(t, l.cfg.Polls.Memory().Of(memory.Queued))
 		})
 	}
 }
