@@ -91,6 +91,9 @@ func (o *Opening) events(e *request.Events) (*session.Session, transport.Request
 		s, err := a.continueEvents(c, e)
 		if err == nil {
 			r.Ack, r.Events = e.Had.Count, transport.EventsReferringTo(s, e.Had.Count, e.Session == "")
+			if e.Session == "" { // otherwise ids have no positions
+				r.LeftOut = a.leftOut(s, e.Had.Positions)
+			}
 		}
 		if err == nil || e.Session != "" || session.ClosedByClient(err) {
 			return s, r, err
@@ -121,8 +124,7 @@ func (o *Opening) events(e *request.Events) (*session.Session, transport.Request
 		s, positions, err := o.open(e.Open)
 		if err == nil {
 			r.Events = transport.EventsReferringTo(s, 0, true)
-			forbidden := a.cfg.Revocations.Forbidden(c.grant.Subject)
-			r.LeftOut = slices.DeleteFunc(positions, func(at wire.Position) bool { return forbidden.Find(at.Topic) == nil })
+			r.LeftOut = a.leftOut(s, positions)
 		}
 		return s, r, err
 	}
@@ -132,6 +134,15 @@ func (o *Opening) events(e *request.Events) (*session.Session, transport.Request
 		r.Hello, r.Events = &wire.Hello{Positions: positions}, transport.EventsOf(positions)
 	}
 	return s, r, err
+}
+
+// leftOut returns those of positions, which it overwrites, that a session may leave out: of topics
+// that are forbidden to its principal, or were. An open session does not take these back.
+func (a *App) leftOut(s *session.Session, positions []wire.Position) []wire.Position {
+	forbidden := a.cfg.Revocations.Forbidden(s.Grant().Subject)
+	return slices.DeleteFunc(positions, func(at wire.Position) bool {
+		return forbidden.Find(at.Topic) == nil && !a.cfg.Broker.Has(at.Topic) // forgotten: its next message is new
+	})
 }
 
 // continueEvents returns the session to continue, which the URL or the last event names.

@@ -196,7 +196,7 @@ func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func
 		}
 		return err
 	}
-	return a.readLong(ctx, &c, find, func(leave func()) error {
+	return a.readLong(ctx, &c, "", find, func(leave func()) error {
 		state, subscriptions := s.State(time.Now())
 		return answer(state, subscriptions, leave)
 	})
@@ -206,7 +206,7 @@ func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func
 func (a *App) CloseSession(ctx context.Context, c Caller, id string) error {
 	var s *session.Session
 	find := func() (err error) { s, err = a.sessionToReceive(&c, limit.Requests, id); return err }
-	return a.read(ctx, &c, slot{}, find, func(func()) error { a.cfg.Sessions.End(s); return nil })
+	return a.read(ctx, &c, "", slot{}, find, func(func()) error { a.cfg.Sessions.End(s); return nil })
 }
 
 // sessionToReceive returns the session with an id, if the caller may receive it.

@@ -2,7 +2,9 @@ package app
 
 import (
 	"iter"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/request"
@@ -185,4 +188,81 @@ func TestWhoMayManage(t *testing.T) {
 		require.NoError(t, err)
 		g.open(subscriber, "chat.42") // her credentials stayed valid
 	})
+}
+
+// A topic is forbidden while a call waits for a slot. It neither reads nor deletes the history.
+func TestATopicIsForbiddenWhileACallWaitsForItsSlot(t *testing.T) {
+	for name, call := range map[string]func(g *guarded, c Caller) error{
+		"delete": func(g *guarded, c Caller) error {
+			return g.DeleteTopic(g.Context(), c, "chat.42", func(wire.TopicState) error { return nil })
+		},
+		"history": func(g *guarded, c Caller) error {
+			h := request.History{Start: wire.Start{Topic: "chat.42", From: wire.FromOldest}, Limit: 1}
+			return g.History(g.Context(), c, h, func(_ iter.Seq[[]*frame.Frame], leave func()) error { leave(); return nil })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			guard(t, func(g *guarded) {
+				c := g.token("t", time.Hour, ">", auth.AllRights()...)
+				g.fill("chat.42", 1)
+				holder, err := g.cfg.Limiter.Begin(t.Context(), c.Who, name != "delete")
+				require.NoError(t, err)
+				answered := make(chan error, 1)
+				go func() { answered <- call(g, c) }()
+				synctest.Wait()
+				require.Empty(t, answered)
+				g.forbidDirectly("chat.42")
+				holder.End()
+				require.ErrorIs(t, <-answered, problem.New(wire.CodeForbidden, "", ""))
+				page, ok := g.cfg.Broker.PageBefore("chat.42", wire.Position{}, 1, time.Now())
+				require.True(t, ok)
+				require.False(t, page.IsEmpty())
+			}, func(c *Config) {
+				c.Limiter = limit.New(limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Minute}, c.Metrics)
+			})
+		})
+	}
+}
+
+// A topic is forbidden while its history is being sent. The rest does not follow, and no done.
+func TestATopicIsForbiddenWhileItsHistoryIsSent(t *testing.T) {
+	for name, from := range map[string]wire.From{"from the oldest": wire.FromOldest, "the newest": wire.FromNewest} {
+		t.Run(name, func(t *testing.T) {
+			guard(t, func(g *guarded) {
+				c := g.token("t", time.Hour, ">", auth.History)
+				g.fill("chat.42", 4)
+				pieces := func(then func()) (n int) {
+					h := request.History{Start: wire.Start{Topic: "chat.42", From: from}, Limit: 4}
+					require.NoError(t, g.History(t.Context(), c, h, func(pieces iter.Seq[[]*frame.Frame], leave func()) error {
+						leave()
+						for range pieces {
+							n++
+							then()
+						}
+						return nil
+					}))
+					return n
+				}
+				require.Equal(t, 4, pieces(func() {}))
+				require.Equal(t, 1, pieces(func() { g.forbidDirectly("chat.42") }))
+			})
+		})
+	}
+}
+
+// fill publishes messages of which one makes a piece of a history.
+func (g *guarded) fill(topic string, n int) {
+	g.Helper()
+	data := []byte(`"` + strings.Repeat("x", PieceBytes-1000) + `"`)
+	for range n {
+		_, err := g.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: data}, 0, time.Now())
+		require.NoError(g, err)
+	}
+}
+
+// forbidDirectly forbids a topic to ann without a request, which would need a slot.
+func (g *guarded) forbidDirectly(topic string) {
+	g.Helper()
+	mayLift := func(string) bool { return true }
+	require.NoError(g, g.cfg.Revocations.Forbid("ann", []string{topic}, time.Now().Add(time.Hour), "spam", mayLift, time.Now()))
 }

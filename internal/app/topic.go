@@ -20,8 +20,8 @@ import (
 
 // read makes the checks of the calls that read or delete, check last. It calls do while the slot
 // is held. A do that answers leaves the slot first: a client that does not read its answer holds
-// memory, but keeps nobody waiting.
-func (a *App) read(ctx context.Context, c *Caller, s slot, check func() error, do func(leave func()) error) (err error) {
+// memory, but keeps nobody waiting. topic is the one that do is about, or empty.
+func (a *App) read(ctx context.Context, c *Caller, topic string, s slot, check func() error, do func(leave func()) error) (err error) {
 	defer a.recovered(&err)
 	if err := a.admit(ctx, c, limit.Requests); err != nil {
 		return err
@@ -33,13 +33,25 @@ func (a *App) read(ctx context.Context, c *Caller, s slot, check func() error, d
 	if err := s.take(ctx, a, c); err != nil {
 		return err
 	}
+	if err := a.mayStillUse(c, topic); err != nil { // the slot may have taken long
+		return err
+	}
 	return do(s.end)
+}
+
+// mayStillUse checks again, after a wait, what may have changed: the grant, and what is forbidden.
+// An empty topic is none.
+func (a *App) mayStillUse(c *Caller, topic string) error {
+	if err := a.checkGrant(c.grant); err != nil || topic == "" {
+		return err
+	}
+	return a.checkForbidden(c.grant, topic)
 }
 
 // readLong is read for an answer that may be long. It leaves the slot once the turn has come to
 // prepare it: what waits for turns has a bound, too.
-func (a *App) readLong(ctx context.Context, c *Caller, check func() error, do func(leave func()) error) error {
-	return a.read(ctx, c, slot{reads: true}, func() error {
+func (a *App) readLong(ctx context.Context, c *Caller, topic string, check func() error, do func(leave func()) error) error {
+	return a.read(ctx, c, topic, slot{reads: true}, func() error {
 		if err := a.cfg.Broker.Memory().AdmitAnswer(c.Who.Client()); err != nil {
 			return err
 		}
@@ -49,7 +61,7 @@ func (a *App) readLong(ctx context.Context, c *Caller, check func() error, do fu
 
 // Call calls answer for a request that needs no permission.
 func (a *App) Call(ctx context.Context, c Caller, answer func() error) error {
-	return a.read(ctx, &c, slot{reads: true}, func() error { return nil }, func(leave func()) error {
+	return a.read(ctx, &c, "", slot{reads: true}, func() error { return nil }, func(leave func()) error {
 		leave()
 		return answer()
 	})
@@ -66,7 +78,7 @@ func (a *App) Topics(ctx context.Context, c Caller, p request.Page, answer func(
 		}
 		return cmp.Or(p.Fault, err)
 	}
-	return a.readLong(ctx, &c, check, func(leave func()) error {
+	return a.readLong(ctx, &c, "", check, func(leave func()) error {
 		return answer(a.topics(&c, &next, p.Limit), &next, leave)
 	})
 }
@@ -102,7 +114,7 @@ const topicsAtOnce = 64
 
 // Topic calls answer with the state of a topic.
 func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) error {
-	return a.read(ctx, &c, slot{reads: true}, func() error { return a.mayUse(&c, auth.Subscribe, topic) }, func(leave func()) error {
+	return a.read(ctx, &c, topic, slot{reads: true}, func() error { return a.mayUse(&c, auth.Subscribe, topic) }, func(leave func()) error {
 		state, ok := a.cfg.Broker.Topic(topic)
 		leave()
 		if !ok {
@@ -114,7 +126,7 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 
 // Presence calls answer with who is on a topic.
 func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(found presence.List, leave func()) error) error {
-	return a.readLong(ctx, &c, func() error {
+	return a.readLong(ctx, &c, topic, func() error {
 		if err := a.mayUse(&c, auth.Presence, topic); err != nil {
 			return err
 		}
@@ -141,7 +153,7 @@ func topicUnknown(topic, remedy string) *wire.Problem {
 
 // DeleteTopic deletes a topic's history, and calls answer with its state then.
 func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) error {
-	return a.read(ctx, &c, slot{}, func() error { return a.mayUse(&c, auth.Delete, topic) }, func(leave func()) error {
+	return a.read(ctx, &c, topic, slot{}, func() error { return a.mayUse(&c, auth.Delete, topic) }, func(leave func()) error {
 		state, err := a.cfg.Broker.Delete(topic, time.Now())
 		leave()
 		switch {
@@ -158,20 +170,32 @@ func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer fu
 // piece is read when answer asks for it.
 func (a *App) History(ctx context.Context, c Caller, h request.History, answer func(pieces iter.Seq[[]*frame.Frame], leave func()) error) error {
 	topic, n := h.Start.Topic, h.Limit
-	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), h.Fault) }, func(leave func()) error {
+	return a.readLong(ctx, &c, topic, func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), h.Fault) }, func(leave func()) error {
 		if h.Start.From == wire.FromNewest {
 			page, ok := a.cfg.Broker.PageBefore(topic, h.Before, n, time.Now())
 			if !ok {
 				return topicUnknown(topic, toHaveIt)
 			}
-			return answer(a.page(page, h.Before), leave)
+			return answer(a.whilePermitted(&c, topic, a.page(page, h.Before)), leave)
 		}
 		frames, from := a.cfg.Broker.ReadTopic(h.Start, frame.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
 		if from == (wire.Position{}) {
 			return topicUnknown(topic, toHaveIt)
 		}
-		return answer(a.history(frames, from, n), leave)
+		return answer(a.whilePermitted(&c, topic, a.history(frames, from, n)), leave)
 	})
+}
+
+// whilePermitted ends a history without its done once the caller may not read the topic any more.
+// Its client takes that for an answer that was cut, asks again, and gets the refusal.
+func (a *App) whilePermitted(c *Caller, topic string, pieces iter.Seq[[]*frame.Frame]) iter.Seq[[]*frame.Frame] {
+	return func(yield func([]*frame.Frame) bool) {
+		for frames := range pieces {
+			if a.mayStillUse(c, topic) != nil || !yield(frames) {
+				return
+			}
+		}
+	}
 }
 
 // PieceBytes is about the size of the pieces of a long answer. One frame may be larger.

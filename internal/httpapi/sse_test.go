@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
@@ -293,6 +294,58 @@ func TestAnEventStreamOfPatternsContinuesWithoutItsSession(t *testing.T) {
 			}
 		}
 		k.wantToContinue(ids, words, "a", topics...)
+	}
+}
+
+// onlyAnn is an authority for which every caller is ann, with every right.
+type onlyAnn struct{ auth.Open }
+
+func (onlyAnn) Identify(auth.Credentials, bool) (*auth.Grant, error) {
+	return &auth.Grant{Subject: "ann", Rights: auth.Everything}, nil
+}
+
+// A topic of a pattern is forbidden, and permitted again. Its position stays in the ids over
+// reconnects to the session, which leaves the topic out, so a new session continues after it.
+func TestAnEventIDKeepsThePositionOfAForbiddenTopic(t *testing.T) {
+	revocations := openRevocations(t)
+	forbid := func(topics ...string) {
+		mayLift := func(string) bool { return true }
+		require.NoError(t, revocations.Forbid("ann", topics, time.Now().Add(time.Hour), "spam", mayLift, time.Now()))
+	}
+	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
+		k := serveLane(t, way, lanetest.Settings{Authority: onlyAnn{}, Revoked: revocations}, nil)
+		e := k.follow(referring, "chat.*")
+		e.hello()
+		k.Publish("chat.42", "1")
+		e.want("chat.421")
+		forbid("chat.42")
+		k.Parts.Sessions.Forbid("ann")
+		e.want("gap(forbidden chat.421-1)")
+		was := e.session
+		keeps := func() {
+			t.Helper()
+			e.cut()
+			hello := e.hello()
+			require.Equal(t, was, hello.Session)
+			var named int
+			for _, p := range hello.Positions {
+				if p.Topic == "chat.42" {
+					named++
+					require.EqualValues(t, 1, p.Offset)
+				}
+			}
+			require.Equal(t, 1, named)
+			require.Contains(t, e.lastID, ",chat.42@")
+		}
+		keeps()
+		_, err := k.Parts.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "chat.42"}, Data: []byte("2")}, 0, time.Now()) // by another
+		require.NoError(t, err)
+		keeps()
+		forbid()
+		keeps()
+		k.Parts.Sessions.EndSubject("ann", "")
+		e.cut()
+		e.want("chat.422")
 	}
 }
 

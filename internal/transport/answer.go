@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -78,7 +79,7 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 	cfg := a.server.config()
 	a.hello = r.Hello
 	if a.hello == nil && a.mode == Stream {
-		a.hello = &wire.Hello{Positions: append(a.poll.Hello(), r.LeftOut...), Session: s.ID()}
+		a.hello = &wire.Hello{Positions: withLeftOut(a.poll.Hello(), r.LeftOut), Session: s.ID()}
 		a.events.begin(a.hello.Positions)
 	}
 	if a.hello != nil {
@@ -96,6 +97,27 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 		a.limit = frame.Limit{Frames: min(cfg.AnswerFrames, composedFrames), Bytes: min(cfg.AnswerBytes, composedBytes)}
 	}
 	return nil
+}
+
+// withLeftOut appends to the positions of a session those of the positions left that it does not
+// have, and that one of its patterns matches.
+func withLeftOut(has, left []wire.Position) []wire.Position {
+	if len(left) == 0 { // Fast path: most streams
+		return has
+	}
+	named := make(map[string]bool, len(has))
+	var patterns []string
+	for _, p := range has {
+		if named[p.Topic] = true; wire.IsPattern(p.Topic) {
+			patterns = append(patterns, p.Topic)
+		}
+	}
+	for _, at := range left {
+		if !named[at.Topic] && slices.ContainsFunc(patterns, func(name string) bool { return wire.Matches(name, at.Topic) }) {
+			has = append(has, at)
+		}
+	}
+	return has
 }
 
 // Run answers a poll that has begun. The caller's goroutine waits on the session's queue.

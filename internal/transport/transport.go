@@ -90,7 +90,7 @@ type Request struct {
 	Hello *wire.Hello
 
 	// LeftOut are positions of topics that patterns leave out, for the hello of a session. The
-	// client keeps them.
+	// client keeps them. Those that the session has, or that no pattern matches, are ignored.
 	LeftOut []wire.Position
 
 	// Events makes the ids of an event stream: Mode is Stream and Format EventStream.
