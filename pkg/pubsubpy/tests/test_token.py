@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,22 +26,22 @@ def encoded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def token(expires: float, *topics: str) -> str:
+def token(expires: float, *topics: str, subject: str = "ann", allow: Sequence[str] = ("subscribe", "publish")) -> str:
     """Returns a token of ann for topics; by default, for all."""
-    claims = {"sub": "ann", "name": "Ann", "iat": min(time.time(), expires - 1), "exp": expires,
-              "pubsub": [{"topics": topics or [">"], "allow": ["subscribe", "publish"]}]}
+    claims = {"sub": subject, "name": "Ann", "iat": min(time.time(), expires - 1), "exp": expires,
+              "pubsub": [{"topics": topics or [">"], "allow": allow}]}
     signed = encoded(b'{"alg":"HS256"}') + "." + encoded(json.dumps(claims).encode())
     return signed + "." + encoded(hmac.digest(SECRET, signed.encode(), hashlib.sha256))
 
 
 @asynccontextmanager
-async def daemon(folder: Path) -> AsyncIterator[Daemon]:
+async def daemon(folder: Path, *flags: str) -> AsyncIterator[Daemon]:
     """Runs a daemon that takes tokens, and tells who published."""
     key = folder / "key.json"
     key.write_text(json.dumps({"kty": "oct", "alg": "HS256", "k": encoded(SECRET)}))
     key.chmod(0o600)
     server = Daemon(folder, f"--auth-keys={key}", "--auth-public-claims=name", "--topics=all.pattern=>", "--topics=all.identity=true",
-                    "--poll-timeout=1s", "--poll-heartbeat=500ms")
+                    "--poll-timeout=1s", "--poll-heartbeat=500ms", *flags)
     await server.start()
     try:
         yield server
@@ -252,6 +252,32 @@ async def test_a_pattern_that_is_refused_leaves_the_others(tmp_path: Path, sessi
                 await publisher.publish(topic, topic)
             subscription._restart()
             assert await take(subscription, 1) == ["log.b"]
+
+
+async def test_a_topic_that_its_pattern_leaves_out_keeps_its_position(tmp_path: Path) -> None:
+    """A new session is refused because of another topic. Of the halves, one has the topic without its pattern."""
+    later = time.time() + 3600
+    source = rights(token(later - 1), token(later, "chat.*"))
+    async with daemon(tmp_path, f"--auth-revocations={tmp_path / 'revocations'}") as server, Client(server.url, token=source) as client:
+        backend = token(later, subject="backend", allow=["publish", "manage"])
+        async with Client(server.url, token=backend) as publisher, client.subscribe(["chat.*", "log"]) as subscription:
+
+            async def forbid(*topics: str) -> None:
+                body = {"subject": "ann", "forbid": topics} | ({"until_ms": int(later * 1000)} if topics else {})
+                await publisher._server.call("POST", "/v1/subjects", lambda answer: answer, json=body)
+
+            await publisher.publish("chat.42", 1)
+            assert await take(subscription, 1) == [1]
+            await forbid("chat.42")
+            assert await take(subscription, 1) == [("chat.42", "forbidden")]
+            await publisher.publish("chat.42", 2)
+            await renewed(client, subscription, "lost")
+            assert await take(subscription, 1) == [("log", "forbidden")]
+            await publisher.publish("chat.1", 3)
+            assert await take(subscription, 1) == [3], "chat.42 has no second gap"
+            await forbid()
+            subscription._restart()
+            assert await take(subscription, 1) == [2], "it continues after its position"
 
 
 @pytest.mark.parametrize("session", ["kept", "lost"])
