@@ -83,11 +83,12 @@ func TestAProhibitionCoversWhatItsPatternMatches(t *testing.T) {
 // The pattern leaves out what is forbidden. Whoever names it is refused.
 func TestWhatAPatternResumesIsNotRefused(t *testing.T) {
 	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), time.Now())
-	forbid(t, r, "ann", "chat.42")
+	forbid(t, r, "ann", "chat.42", "log.*")
 	for starts, refused := range map[string]bool{
 		"chat.42": true, "chat.42@k3:7": true, "chat.42@oldest": true, "chat.1": false, "chat.*": false,
 		"chat.*@k3:0 chat.42@k3:7": false, "chat.42@k3:7 chat.* chat.1": false,
 		"chat.* chat.42": true, "chat.* chat.42@oldest": true, "log.* chat.42@k3:7": true,
+		"chat.*@k3:0 log.*@k3:0": true, "log.*@k3:0 >@k3:0": true, "log.*@k3:0 log.>@k3:0": true,
 	} {
 		var list []wire.Start
 		for text := range strings.FieldsSeq(starts) {
@@ -102,6 +103,29 @@ func TestWhatAPatternResumesIsNotRefused(t *testing.T) {
 		}
 		require.ErrorIs(t, err, problem.New(wire.CodeForbidden, "", ""), starts)
 	}
+}
+
+// More patterns than a session may have are not matched with the topics of the request.
+func TestTooManyPatternsAreLeftToTheSession(t *testing.T) {
+	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), time.Now())
+	forbid(t, r, "ann", "chat.42")
+	starts := []wire.Start{{Topic: "chat.42"}}
+	for i := range MaxPatterns {
+		starts = append(starts, wire.Start{Topic: fmt.Sprintf("log%d.*", i)})
+	}
+	require.ErrorIs(t, r.Forbidden("ann").CheckStarts(starts), problem.New(wire.CodeForbidden, "", ""))
+	starts = append(starts, wire.Start{Topic: "more.*"})
+	require.NoError(t, r.Forbidden("ann").CheckStarts(starts), "the session refuses it")
+}
+
+// Of several prohibitions, the one that ends last says when the topic may be used again.
+func TestTheProhibitionThatEndsLastIsFound(t *testing.T) {
+	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), time.Now())
+	never := func(string) bool { return false }
+	for i, topic := range []string{"chat.1", "chat.>", "chat.*"} {
+		require.NoError(t, r.Forbid("ann", []string{topic}, time.Now().Add(time.Duration([]int{1, 3, 2}[i])*time.Hour), topic, never, time.Now()))
+	}
+	require.Equal(t, "chat.>", r.Forbidden("ann").Find("chat.1").Reason)
 }
 
 // A second request replaces the first, but for what its caller may not manage. Nothing is forbidden
@@ -156,8 +180,110 @@ func TestAProhibitionEnds(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Zero(t, inUse(r))
 		require.Empty(t, r.prohibited.of)
-		require.Zero(t, r.prohibited.first)
+		require.Zero(t, r.prohibited.due.Load())
 	})
+}
+
+// Each publish reads the prohibitions, so neither a scrape nor a file that is written anew may keep
+// it waiting.
+func TestToKeepProhibitionsSeldomLocksThem(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "revocations")
+	synctest.Test(t, func(t *testing.T) {
+		r := openRevocations(t, path, time.Now())
+		defer r.Close()
+		p := &r.prohibited
+		for i := range 3 {
+			until := time.Now().Add(time.Minute + time.Duration(i)*400*time.Millisecond)
+			require.NoError(t, r.Forbid(fmt.Sprint("user", i), []string{"a"}, until, "", everything, time.Now()))
+		}
+		n := 0
+		for range p.records() {
+			n++
+			require.True(t, p.mu.TryLock(), "the lock is free while a record is encoded")
+			p.mu.Unlock()
+		}
+		require.Equal(t, 3, n)
+
+		pruned := make(chan struct{})
+		p.mu.Lock()
+		go func() {
+			p.prune(time.Now())
+			close(pruned)
+		}()
+		synctest.Wait()
+		select {
+		case <-pruned:
+		default:
+			t.Error("prune waits for the lock although no prohibition has ended")
+		}
+		p.mu.Unlock()
+		<-pruned
+
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, inUse(r))
+		time.Sleep(900 * time.Millisecond)
+		require.Equal(t, 2, inUse(r), "prune scanned less than a second ago")
+		require.Nil(t, r.Forbidden("user1").Find("a"), "it has ended nevertheless")
+		time.Sleep(100 * time.Millisecond)
+		require.Zero(t, inUse(r))
+	})
+}
+
+// An older version, which knows only revocations, reads a file in which nothing is forbidden any more.
+func TestAnOlderVersionReadsAFileWithoutProhibitions(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "revocations")
+	content := func() string {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return string(text)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := openRevocations(t, path, time.Now())
+		require.NoError(t, r.Add("eve", "", time.Now()))
+		forbid(t, r, "ann", "a")
+		forbid(t, r, "bob", "a")
+		forbid(t, r, "ann")
+		r = reopen(t, r, time.Now())
+		require.Contains(t, content(), "prohibited", "bob's prohibition counts")
+		forbid(t, r, "bob")
+		r.Close()
+		require.NotContains(t, content(), "prohibited")
+		r = reopen(t, r, time.Now())
+		wantList(t, r, time.Now(), "eve")
+		forbid(t, r, "ann", "a")
+		time.Sleep(time.Hour)
+		r.Close()
+		require.NotContains(t, content(), "prohibited", "it has ended by itself")
+		require.NoError(t, os.Remove(path))
+		r.Close()
+		require.NoFileExists(t, path, "another daemon may have the file")
+	})
+}
+
+// A request that changes nothing, as a repeated one, writes nothing.
+func TestWhatChangesNothingIsNotWritten(t *testing.T) {
+	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), time.Now())
+	size := func() int64 {
+		t.Helper()
+		is, err := os.Stat(r.path)
+		require.NoError(t, err)
+		return is.Size()
+	}
+	empty := size()
+	forbid(t, r, "ann")
+	require.Equal(t, empty, size(), "nothing was to lift")
+	until := time.Now().Add(time.Hour)
+	require.NoError(t, r.Forbid("ann", []string{"a"}, until, "spam", everything, time.Now()))
+	one := size()
+	require.Greater(t, one, empty)
+	require.NoError(t, r.Forbid("ann", []string{"a"}, until, "spam", everything, time.Now()))
+	require.Equal(t, one, size())
+	require.NoError(t, r.Forbid("ann", nil, time.Time{}, "", func(string) bool { return false }, time.Now()))
+	require.Equal(t, one, size(), "the caller may lift nothing")
+	forbid(t, r, "ann")
+	require.Greater(t, size(), one)
+	wantForbidden(t, r, "ann")
 }
 
 // A full list refuses more, but not less. It has a place again when a prohibition ends.
@@ -180,6 +306,10 @@ func TestTheListOfProhibitionsIsBounded(t *testing.T) {
 		forbid(t, r, "bob", "c", "d")
 		wantForbidden(t, r, "bob", "c", "d")
 		require.Equal(t, 3, inUse(r))
+		forbid(t, r, "ann", "a")
+		refused := refusalOf(t, r.Forbid("cid", []string{"a"}, time.Now().Add(time.Hour), "", everything, time.Now()))
+		require.EqualValues(t, 3600_000, refused.RetryAfterMS, "what would have ended first was lifted")
+		require.NoError(t, r.Forbid("ann", []string{"a"}, time.Now().Add(time.Minute), "", everything, time.Now()))
 		time.Sleep(time.Minute)
 		forbid(t, r, "cid", "a")
 		require.Equal(t, 3, inUse(r))
@@ -191,8 +321,12 @@ func TestTheListOfProhibitionsIsBounded(t *testing.T) {
 		}
 		forbid(t, r, "dan", most...)
 		none := func(string) bool { return false }
-		refused := refusalOf(t, r.Forbid("dan", []string{"b"}, time.Now().Add(time.Hour), "", none, time.Now()))
+		refused = refusalOf(t, r.Forbid("dan", []string{"b"}, time.Now().Add(time.Hour), "", none, time.Now()))
 		require.Contains(t, refused.Detail, "at most 64")
+		require.Contains(t, refused.Detail, "got 1, and 64 others", "which the caller cannot lift")
+		refused = refusalOf(t, r.Forbid("dan", append(most, "b"), time.Now().Add(time.Hour), "", everything, time.Now()))
+		require.Contains(t, refused.Detail, "got 65")
+		require.NotContains(t, refused.Detail, "others")
 	})
 }
 
@@ -201,14 +335,17 @@ func TestWhatCannotBeForbidden(t *testing.T) {
 	later := start.Add(time.Hour)
 	var none *Revocations
 	for says, err := range map[string]error{
-		"auth.revocations": none.Forbid("ann", []string{"a"}, later, "", everything, start),
-		"subject must":     r.Forbid("", []string{"a"}, later, "", everything, start),
-		"later than":       r.Forbid("ann", []string{"a"}, start, "", everything, start),
+		"auth.revocations":       none.Forbid("ann", []string{"a"}, later, "", everything, start),
+		"subject must":           r.Forbid("", []string{"a"}, later, "", everything, start),
+		"later than":             r.Forbid("ann", []string{"a"}, start, "", everything, start),
+		"at most 366 days after": r.Forbid("ann", []string{"a"}, start.Add(366*24*time.Hour+time.Millisecond), "", everything, start),
 	} {
 		refused := refusalOf(t, err)
 		require.Equal(t, wire.CodeInvalidRequest, refused.Code)
 		require.Contains(t, refused.Detail+refused.Remedy, says)
 	}
+	require.NoError(t, r.Forbid("ann", []string{"a"}, start.Add(366*24*time.Hour), "", everything, start))
+	require.NoError(t, r.Forbid("ann", nil, time.Time{}, "", everything, start))
 	r.Close()
 	require.Equal(t, wire.CodeInternal, refusalOf(t, r.Forbid("ann", []string{"a"}, later, "", everything, start)).Code)
 	wantForbidden(t, r, "ann")
@@ -249,6 +386,21 @@ func TestToAskWhatIsForbiddenAllocatesNothing(t *testing.T) {
 	for range 2 {
 		require.Zero(t, testing.AllocsPerRun(100, func() { r.Forbidden("ann").Find("chat.1") }))
 		forbid(t, r, "ann", "chat.42")
+	}
+}
+
+// A client resumes a pattern with the positions of all topics that it had.
+func BenchmarkCheckStarts(b *testing.B) {
+	forbidden := Prohibitions{{Topic: "chat.>", Until: time.Now().Add(time.Hour).UnixMilli()}}
+	starts := make([]wire.Start, 8000, 8001)
+	for i := range starts {
+		starts[i] = wire.Start{Topic: fmt.Sprint("chat.", i), From: wire.FromPosition}
+	}
+	starts = append(starts, wire.Start{Topic: "*.*", From: wire.FromPosition})
+	for b.Loop() {
+		if err := forbidden.CheckStarts(starts); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

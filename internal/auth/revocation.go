@@ -45,7 +45,7 @@ type Revocations struct {
 	writing sync.Mutex // held by Add, Forbid, Check and Close
 	journal *durable.Journal
 
-	prohibited prohibited // taken after writing, and never during I/O
+	prohibited prohibited // its lock is taken after writing, and never during I/O
 
 	mu    sync.RWMutex      // guards the fields below; taken after writing, and never during I/O
 	times map[revokee]int64 // when each was revoked last, in Unix milliseconds
@@ -140,7 +140,7 @@ func (r *Revocations) read(record []byte) error {
 
 // records returns the records of the revocations and prohibitions that count.
 func (r *Revocations) records() [][]byte {
-	records := r.prohibited.records()
+	records := slices.Collect(r.prohibited.records())
 	for _, t := range r.counting() {
 		records = append(records, t.record())
 	}
@@ -157,12 +157,21 @@ func (v Revocation) record() []byte {
 }
 
 // Close closes the file, for another daemon. It may be called again. After it, Add fails.
+//
+// If nothing is forbidden any more, Close first writes the file anew, so that a version that does not
+// know prohibitions can read it.
 func (r *Revocations) Close() {
 	if r == nil {
 		return
 	}
 	r.writing.Lock()
 	defer r.writing.Unlock()
+	r.prohibited.scan(time.Now())
+	if r.prohibited.recorded && r.prohibited.count.Load() == 0 {
+		if err := r.journal.Compact(); err != nil {
+			r.log.Warn("cannot remove the prohibitions that have ended from auth.revocations: a version that does not know them refuses the file", zap.Error(err))
+		}
+	}
 	r.journal.Close()
 }
 

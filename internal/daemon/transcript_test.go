@@ -85,7 +85,7 @@ func (s *shell) replay(block string) string {
 
 // alike masks what differs from run to run.
 func alike(text string) string {
-	for _, pattern := range []string{`@(\w{7,}):`, `(?m)^retry: (\d+)$`, `(?m)^id: ~([^:]+):`, `"time":(\d+)`, `^\[0,"[^"]+","(\w+)"`, `^\[0,"[^"]+","…",\d+,(\d+)`, `"idle_ms":(\d+)`, `"since":(\d+)`, `"session":"([^"]+)"`, `"limits":{([^}]+)}`} {
+	for _, pattern := range []string{`@(\w{7,}):`, `(?m)^retry: (\d+)$`, `(?m)^id: ~([^:]+):`, `"time":(\d+)`, `^\[0,"[^"]+","(\w+)"`, `^\[0,"[^"]+","…",\d+,(\d+)`, `"idle_ms":(\d+)`, `"since":(\d+)`, `"session":"([^"]+)"`, `again after (\d[^"]+)"`, `"limits":{([^}]+)}`} {
 		re := regexp.MustCompile(pattern)
 		text = re.ReplaceAllStringFunc(text, func(match string) string {
 			return strings.Replace(match, re.FindStringSubmatch(match)[1], "…", 1)
@@ -133,6 +133,9 @@ func (s *shell) words(command string) []string {
 	return words
 }
 
+// untilMS is the end of a prohibition, a date in the document. In the test, it is in an hour.
+var untilMS = regexp.MustCompile(`"until_ms":\d+`)
+
 func (s *shell) curl(args []string) string {
 	s.Helper()
 	method, body, url, leave := "", "", "", time.Minute
@@ -153,7 +156,7 @@ func (s *shell) curl(args []string) string {
 			require.NoError(s, err)
 			leave = 2 * seconds
 		case "--json":
-			body = args[i]
+			body = untilMS.ReplaceAllString(args[i], fmt.Sprintf(`"until_ms":%d`, time.Now().Add(time.Hour).UnixMilli()))
 			header.Set("Content-Type", "application/json")
 		case "-d":
 			body = args[i]

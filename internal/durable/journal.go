@@ -181,6 +181,14 @@ func (j *Journal) Check() (again bool) {
 	return false
 }
 
+// Compact writes the file anew, without the records that do not count any more.
+func (j *Journal) Compact() error {
+	if j.lock == nil {
+		return nil // another process may have the file
+	}
+	return j.rewrite()
+}
+
 // restore writes the file anew, and says so, if something else has changed it.
 func (j *Journal) restore() {
 	is, err := os.Stat(j.cfg.Path)

@@ -170,6 +170,23 @@ func TestATornLastLineIsDropped(t *testing.T) {
 	}
 }
 
+// A journal is written anew without what does not count any more, but not after Close.
+func TestAJournalIsCompacted(t *testing.T) {
+	l := mustOpen(t, filepath.Join(t.TempDir(), "names"))
+	require.NoError(t, l.add("ann"))
+	require.NoError(t, l.add("bob"))
+	l.names = []string{"bob"}
+	require.NoError(t, l.Compact())
+	require.NoError(t, l.add("cid"))
+	require.Zero(t, l.changes)
+	l = l.reopen()
+	require.Equal(t, []string{"bob", "cid"}, l.names)
+	l.names = nil
+	l.Close()
+	require.NoError(t, l.Compact())
+	require.Equal(t, []string{"bob", "cid"}, mustOpen(t, l.cfg.Path).names)
+}
+
 // What the owner of the journal refuses is an error, too.
 func TestARecordThatIsRefusedIsNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "names")

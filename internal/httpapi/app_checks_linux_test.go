@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -102,7 +104,7 @@ var asks = map[string]struct {
 	"GET /v1/topics/{topic}/messages":  {right: auth.History},
 	"GET /v1/topics/{topic}/presence":  {right: auth.Presence},
 	"POST /v1/messages":                {body: `[{"topic":"a","data":1},{"topic":"b","data":2}]`, right: auth.Publish},
-	"POST /v1/subjects":                {body: `{"subject":"eve","forbid":["a"],"until_ms":4102444800000}`, right: auth.Manage},
+	"POST /v1/subjects":                {body: fmt.Sprintf(`{"subject":"eve","forbid":["a"],"until_ms":%d}`, time.Now().Add(time.Hour).UnixMilli()), right: auth.Manage},
 	"POST /v1/sessions":                {body: `{"topics":["a","b"]}`, right: auth.Subscribe, want: []string{"hook ann opens a b"}},
 	"GET /v1/sessions/{id}":            {},
 	"PATCH /v1/sessions/{id}":          {body: `{"add":["b"]}`, right: auth.Subscribe, want: []string{"hook ann b"}},

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -154,7 +155,7 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(200, "GET", "/v1/topics/a.b", "")
 	r.ask(404, "GET", "/v1/topics/c", "")
 
-	r.ask(200, "POST", "/v1/subjects", `{"subject":"eve","forbid":["a.b","chat.>"],"until_ms":4102444800000,"reason":"spam"}`)
+	r.ask(200, "POST", "/v1/subjects", fmt.Sprintf(`{"subject":"eve","forbid":["a.b","chat.>"],"until_ms":%d,"reason":"spam"}`, time.Now().Add(time.Hour).UnixMilli()))
 	r.ask(200, "POST", "/v1/subjects", `{"subject":"eve","forbid":[]}`)
 	r.ask(200, "POST", "/v1/subjects", `{"subject":"eve","end":true,"reason":"bye"}`)
 	r.ask(400, "POST", "/v1/subjects", `{"subject":"eve"}`)

@@ -25,6 +25,8 @@ func SubjectOf(body []byte) (r wire.SubjectRequest, err error) {
 		return r, problem.New(wire.CodeInvalidRequest, "use patterns", "forbid can have at most %d topics and patterns; got %d", auth.MaxForbidden, len(r.Forbid))
 	case (len(r.Forbid) > 0) != (r.UntilMS != 0):
 		return r, problem.New(wire.CodeInvalidRequest, asks, "until_ms must come with topics in forbid, and only with them")
+	case r.Reason != "" && !r.End && len(r.Forbid) == 0:
+		return r, problem.New(wire.CodeInvalidRequest, "omit reason", "reason must come with end, or with topics in forbid")
 	case len(r.Reason) > auth.MaxReasonBytes || strings.ContainsFunc(r.Reason, unicode.IsControl):
 		return r, problem.New(wire.CodeInvalidRequest, "shorten it, and write it on one line", "reason must have at most %d bytes, without control characters", auth.MaxReasonBytes)
 	}

@@ -37,6 +37,7 @@ func TestARequestAboutASubject(t *testing.T) {
 		`{"subject":"ann","end":true,"until_ms":9}`:                                wire.CodeInvalidRequest,
 		`{"subject":"ann","forbid":["a"]}`:                                         wire.CodeInvalidRequest,
 		`{"subject":"ann","forbid":[],"until_ms":9}`:                               wire.CodeInvalidRequest,
+		`{"subject":"ann","forbid":[],"reason":"spam"}`:                            wire.CodeInvalidRequest,
 		`{"subject":"ann","forbid":null}`:                                          wire.CodeInvalidRequest,
 		`{"subject":"ann","forbid":["a"],"until":9}`:                               wire.CodeInvalidRequest,
 		`{"subject":"ann","forbid":["a","a"],"until_ms":9}`:                        wire.CodeInvalidRequest,

@@ -93,7 +93,7 @@ type change struct {
 
 // maxPatterns bounds the patterns of a session: a change matches topics against all of
 // them while fan-outs wait. change.covers has a bit for each.
-const maxPatterns = 64
+const maxPatterns = auth.MaxPatterns
 
 // namedForPatterns is how many times Config.Subscriptions a client may name when it
 // resumes patterns: since its last poll the server may have forgotten many of its topics.
