@@ -15,6 +15,8 @@ type history struct {
 	count int
 	bytes int // sum of the frames' sizes
 
+	withTTL int // number of messages that have a TTL
+
 	lost   uint64         // highest offset no longer held
 	reason wire.GapReason // why the last one was lost
 }
@@ -30,6 +32,9 @@ func (h *history) push(f *frame.Frame) {
 	h.ring[(h.start+h.count)&(len(h.ring)-1)] = f
 	h.count++
 	h.bytes += f.Size()
+	if f.TTL > 0 {
+		h.withTTL++
+	}
 }
 
 // pop removes the oldest message, for a reason.
@@ -39,6 +44,9 @@ func (h *history) pop(reason wire.GapReason) {
 	h.start = (h.start + 1) & (len(h.ring) - 1)
 	h.count--
 	h.bytes -= f.Size()
+	if f.TTL > 0 {
+		h.withTTL--
+	}
 	h.lost, h.reason = f.Position().Offset, reason
 	switch {
 	case h.count == 0:

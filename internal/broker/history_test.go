@@ -12,8 +12,13 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
+// frameAt returns a message. Every third one has a TTL.
 func frameAt(offset uint64) *frame.Frame {
-	return frame.New(&wire.Message{Position: wire.Position{Topic: "a", Epoch: "e", Offset: offset}}, time.Time{}, 0, nil)
+	var ttl time.Duration
+	if offset%3 == 0 {
+		ttl = time.Second
+	}
+	return frame.New(&wire.Message{Position: wire.Position{Topic: "a", Epoch: "e", Offset: offset}}, time.Time{}, ttl, nil)
 }
 
 // The ring behaves as a slice, for random pushes and pops of offsets that skip numbers.
@@ -46,8 +51,11 @@ func TestAHistoryBehavesAsASlice(t *testing.T) {
 
 func checkAgainst(t *testing.T, h *history, model []uint64, probe uint64) {
 	var want []uint64
-	held := false
+	held, withTTL := false, 0
 	for _, offset := range model {
+		if offset%3 == 0 {
+			withTTL++
+		}
 		held = held || offset == probe
 		if offset > probe {
 			want = append(want, offset)
@@ -59,4 +67,5 @@ func checkAgainst(t *testing.T, h *history, model []uint64, probe uint64) {
 	}
 	require.Equal(t, want, got)
 	require.Equal(t, held, h.get(probe) != nil)
+	require.Equal(t, withTTL, h.withTTL)
 }

@@ -83,3 +83,49 @@ func TestTheNewestMessagesBeginBehindALoss(t *testing.T) {
 	require.Equal(t, "120", got)
 	require.EqualValues(t, 100, from)
 }
+
+// newestTopic returns a topic with 1000 messages, of which the oldest has a TTL unless it is 0.
+// The log had as many losses before as are remembered.
+func newestTopic(t testing.TB, oldestTTL time.Duration) *topic {
+	b := newBroker(Config{HistoryMessages: 1000})
+	for i := range maxLosses {
+		b.partitions[0].lose(loss{first: uint64(i + 1), last: uint64(i + 1)})
+	}
+	for ttl, i := oldestTTL, 0; i < 1000; ttl, i = 0, i+1 {
+		_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, ttl, time.Now())
+		require.NoError(t, err)
+	}
+	return b.find("a")
+}
+
+// A start with newest-1000 holds the topic's lock about as long as one with newest-1, if no
+// message has a TTL.
+func TestTheNumberOfNewestMessagesCostsNothing(t *testing.T) {
+	topic, now := newestTopic(t, 0), time.Now()
+	fastest := func(n int) time.Duration {
+		least := time.Hour
+		for range 50 {
+			began := time.Now()
+			for range 100 {
+				topic.newestFewLocked(n, topic.head, now)
+			}
+			least = min(least, time.Since(began))
+		}
+		return least
+	}
+	few, many := fastest(1), fastest(1000)
+	require.Less(t, many, 20*few, "newest-1000 took %s, newest-1 %s", many, few)
+}
+
+// BenchmarkNewest finds where the newest 1000 messages of a topic begin.
+func BenchmarkNewest(b *testing.B) {
+	for name, ttl := range map[string]time.Duration{"none with TTL": 0, "one with TTL": time.Hour} {
+		b.Run(name, func(b *testing.B) {
+			topic, now := newestTopic(b, ttl), time.Now()
+			b.ReportAllocs()
+			for b.Loop() {
+				topic.newestFewLocked(1000, topic.head, now)
+			}
+		})
+	}
+}

@@ -204,14 +204,22 @@ func (t *topic) beforeLocked(i int) uint64 {
 // newestFewLocked returns the offset before the newest n messages up to an offset. Expired
 // messages do not count. If there are none, it returns upTo.
 func (t *topic) newestFewLocked(n int, upTo uint64, now time.Time) uint64 {
-	before := upTo
-	for i := t.history.after(upTo) - 1; i >= 0 && n > 0; i-- {
-		if !t.history.at(i).Expired(now) {
-			before = t.beforeLocked(i)
-			n--
+	end := t.history.after(upTo)
+	first := end
+	if t.history.withTTL == 0 { // Fast path: none can have expired
+		first = max(0, end-n)
+	} else {
+		for i := end - 1; i >= 0 && n > 0; i-- {
+			if !t.history.at(i).Expired(now) {
+				first = i
+				n--
+			}
 		}
 	}
-	return before
+	if first == end {
+		return upTo
+	}
+	return t.beforeLocked(first)
 }
 
 // The fan-out of every topic may lag this far, however short its history is. A hundred
