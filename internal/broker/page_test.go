@@ -36,6 +36,48 @@ func TestAPageBeforeAPositionThatTheTopicDoesNotKnow(t *testing.T) {
 	}
 }
 
+// The topic reaches a position that was ahead of it before its page is read. The page is not that
+// of the position, which would have no bound.
+func TestAPageBeforeAPositionThatTheTopicReachesMeanwhile(t *testing.T) {
+	b := newBroker(Config{})
+	publish(t, b, "a")
+	p, ok := b.PageBefore("a", wire.Position{Topic: "a", Epoch: b.Epoch("a"), Offset: 2}, 10, time.Now())
+	require.True(t, ok)
+	for range 3 {
+		publish(t, b, "a")
+	}
+	require.Equal(t, "gap(restarted 2-0)", summary(b.ReadPage(p, p.From, frame.Limit{Frames: 9, Bytes: 1000}, time.Now())))
+}
+
+// While a page is read in pieces, its messages and later ones are lost. The gap ends with the page.
+func TestAGapOfAPageEndsWithThePage(t *testing.T) {
+	for reason, lose := range map[wire.GapReason]func(b *Broker){
+		wire.GapDeleted: func(b *Broker) {
+			_, err := b.Delete("a", time.Now())
+			require.NoError(t, err)
+		},
+		wire.GapEvicted: func(b *Broker) {
+			for range 9 {
+				publish(t, b, "a")
+			}
+		},
+	} {
+		b := newBroker(Config{HistoryMessages: 6})
+		for range 6 {
+			publish(t, b, "a")
+		}
+		p, ok := b.PageBefore("a", wire.Position{Topic: "a", Epoch: b.Epoch("a"), Offset: 5}, 3, time.Now())
+		require.True(t, ok)
+		first := b.ReadPage(p, p.From, frame.Limit{Frames: 1, Bytes: 1000}, time.Now())
+		require.Equal(t, "2", summary(first))
+		lose(b)
+		limit := frame.Limit{Frames: 9, Bytes: 1000}
+		rest := b.ReadPage(p, first[0].Position(), limit, time.Now())
+		require.Equal(t, fmt.Sprintf("gap(%s 2-4)", reason), summary(rest))
+		require.Empty(t, b.ReadPage(p, rest[0].Position(), limit, time.Now()), "the page has ended")
+	}
+}
+
 // Whoever reads backwards page by page gets what a subscription from the oldest page gets, gaps
 // included, whatever the size of the pages.
 func TestThePagesOfAHistoryAreTheHistory(t *testing.T) {

@@ -31,6 +31,9 @@ type Reading struct {
 
 	Limit frame.Limit
 
+	// bounded says that no gap goes beyond UpTo.
+	bounded bool
+
 	// restarted says that the topic does not know Had. The reading begins with a gap,
 	// restarted, and with the oldest message.
 	restarted bool
@@ -63,13 +66,17 @@ func (h *history) read(dst []*frame.Frame, at wire.Position, how Reading, now ti
 	} else {
 		r.at.Offset = how.After
 	}
-	if r.at.Offset < h.lost {
-		r.skipLosses(h.lost)
+	lost := h.lost
+	if how.bounded && how.UpTo > 0 {
+		lost = min(lost, how.UpTo)
+	}
+	if r.at.Offset < lost {
+		r.skipLosses(lost)
 		reason := h.reason
 		if how.Lost != "" && reason != wire.GapDeleted {
 			reason = how.Lost
 		}
-		r.skip(reason, h.lost)
+		r.skip(reason, lost)
 	}
 	from, to := h.after(r.at.Offset), h.count
 	if how.UpTo > 0 {
@@ -164,10 +171,6 @@ func (r *reader) append(f *frame.Frame) {
 // position from which it read; zero if the topic does not exist. A start at now reads
 // nothing.
 func (b *Broker) ReadTopic(start wire.Start, limit frame.Limit, now time.Time) (frames []*frame.Frame, from wire.Position) {
-	return b.readTopic(start, 0, limit, now)
-}
-
-func (b *Broker) readTopic(start wire.Start, upTo uint64, limit frame.Limit, now time.Time) (frames []*frame.Frame, from wire.Position) {
 	t := b.find(start.Topic)
 	if t == nil {
 		return nil, wire.Position{}
@@ -175,10 +178,7 @@ func (b *Broker) readTopic(start wire.Start, upTo uint64, limit frame.Limit, now
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	j, restarted := t.resolveLocked(start)
-	if restarted && upTo > 0 {
-		limit.Frames = 1 // what follows the gap is not of the page
-	}
-	how := Reading{Had: j.Position, After: j.Cursor, UpTo: upTo, Limit: limit, restarted: restarted, losses: t.partition.lost()}
+	how := Reading{Had: j.Position, After: j.Cursor, Limit: limit, restarted: restarted, losses: t.partition.lost()}
 	frames, _ = t.history.read(frames, t.positionLocked(0), how, now)
 	return frames, j.Position
 }
@@ -188,6 +188,8 @@ func (b *Broker) readTopic(start wire.Start, upTo uint64, limit frame.Limit, now
 type Page struct {
 	From wire.Position // after which it begins
 	UpTo uint64        // offset up to which it goes; that of From if the page is empty
+
+	unknown bool // the topic did not know the position before which the page ends
 }
 
 // PageBefore returns the page of the newest n messages before a position, or of all if
@@ -204,7 +206,7 @@ func (b *Broker) PageBefore(topic string, before wire.Position, n int, now time.
 	switch {
 	case before == (wire.Position{}):
 	case !t.knowsLocked(before):
-		return Page{From: before, UpTo: math.MaxUint64}, true
+		return Page{From: before, UpTo: math.MaxUint64, unknown: true}, true
 	case before.Offset <= upTo:
 		upTo = max(before.Offset, 1) - 1
 	}
@@ -214,9 +216,22 @@ func (b *Broker) PageBefore(topic string, before wire.Position, n int, now time.
 // IsEmpty reports whether the page has no messages.
 func (p Page) IsEmpty() bool { return p.From.Offset == p.UpTo }
 
-// ReadPage returns the messages and gaps of the page after a position, within limit.
+// ReadPage returns the messages and gaps of the page after a position, within limit. If the topic
+// does not know the position, or did not know that of PageBefore, it returns only a gap, restarted.
+// No other gap goes beyond the page, even if messages after it were lost meanwhile.
 func (b *Broker) ReadPage(p Page, after wire.Position, limit frame.Limit, now time.Time) []*frame.Frame {
-	frames, _ := b.readTopic(wire.StartAfter(after), p.UpTo, limit, now)
+	t := b.find(after.Topic)
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	j, restarted := t.resolveLocked(wire.StartAfter(after))
+	if restarted = restarted || p.unknown; restarted {
+		limit.Frames = 1 // what follows the gap is not of the page
+	}
+	how := Reading{Had: j.Position, After: j.Cursor, UpTo: p.UpTo, bounded: true, Limit: limit, restarted: restarted, losses: t.partition.lost()}
+	frames, _ := t.history.read(nil, t.positionLocked(0), how, now)
 	return frames
 }
 
