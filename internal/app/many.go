@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
@@ -16,6 +17,9 @@ import (
 // A ManyPublish publishes the messages of one request, one after the other. They share a
 // slot. The hook may take long for each message, so the request gives its slot to other
 // calls before the next message with a hook. The messages wait for the log together.
+//
+// After a message that its client may retry, later ones of its topic are refused, too: if they were
+// published, the retry would come behind them.
 type ManyPublish struct {
 	app     *App
 	ctx     context.Context // the request's
@@ -24,7 +28,20 @@ type ManyPublish struct {
 	asked   bool // the slot was used for a message with a hook
 	results []broker.Result
 	waiting sync.WaitGroup // for the log
+
+	mu      sync.Mutex     // guards retried, and results while the log may set them
+	retried map[string]int // index of the first message that may be retried, by topic
 }
+
+// A followError refuses a message with the problem of an earlier one.
+type followError struct {
+	earlier int
+	own     error // why the message would have been refused anyway, or nil
+}
+
+func (e followError) Error() string { return "an earlier message of the topic was refused" }
+
+func (e followError) Unwrap() error { return e.own }
 
 // BeginPublishMany checks, before the body arrives, that the caller may publish to some topic.
 func (a *App) BeginPublishMany(ctx context.Context, c Caller) (m *ManyPublish, err error) {
@@ -63,7 +80,7 @@ func (m *ManyPublish) Send(form *request.ManyForm, body []byte) (results []wire.
 		return nil, err
 	}
 	for i, raw := range items {
-		if err := m.publish(form, raw, &m.results[i]); err != nil {
+		if err := m.publish(form, raw, i); err != nil {
 			return nil, err
 		}
 	}
@@ -79,6 +96,10 @@ func (m *ManyPublish) Send(form *request.ManyForm, body []byte) (results []wire.
 		if refusal, ok := errors.AsType[*limit.Refusal](r.Err); ok && refusal.Hold > 0 {
 			late = refusal
 		}
+		if follow, ok := errors.AsType[followError](r.Err); ok {
+			results[i].Problem = results[follow.earlier].Problem
+			continue
+		}
 		if results[i].Problem = a.Problem(r.Err); results[i].Problem == nil {
 			return nil, r.Err // the client has left
 		}
@@ -89,16 +110,20 @@ func (m *ManyPublish) Send(form *request.ManyForm, body []byte) (results []wire.
 	return results, nil
 }
 
-// publish publishes a message. The log may set the result later. An error means that the client has left.
-func (m *ManyPublish) publish(form *request.ManyForm, raw []byte, result *broker.Result) error {
-	var p Publish
-	var message *request.Message
+// publish publishes message i. The log may set the result later. An error means that the client has left.
+func (m *ManyPublish) publish(form *request.ManyForm, raw []byte, i int) error {
 	item, err := form.Item(raw)
-	if err == nil {
-		p, message, err = m.app.beginItem(m.ctx, m.caller, item)
+	if err != nil {
+		m.end(i, "", broker.Result{Err: err})
+		return nil
+	}
+	topic := item.Topic
+	p, message, err := m.app.beginItem(m.ctx, m.caller, item) // also counts messages that are refused in any case
+	if earlier, ok := m.firstRetried(topic); ok {
+		err = followError{earlier, err}
 	}
 	if err != nil {
-		result.Err = err
+		m.end(i, topic, broker.Result{Err: err})
 		return nil
 	}
 	if p.to.Rule.Hook {
@@ -108,19 +133,45 @@ func (m *ManyPublish) publish(form *request.ManyForm, raw []byte, result *broker
 		m.asked = true
 	}
 	if err := m.slot.take(m.ctx, m.app, &m.caller); err != nil { // of those after a wait in vain, none waits
-		result.Err = err
+		m.end(i, topic, broker.Result{Err: err})
 		return m.ctx.Err()
 	}
 	p.slot.held = true // it is m.slot
-	var over bool
-	if result.Published, over, result.Err = p.Send(message); over {
+	if published, over, err := p.Send(message); over {
+		m.end(i, topic, broker.Result{Published: published, Err: err})
 		return nil
 	}
 	m.waiting.Add(1)
 	p.done = func(published wire.Published, err error) {
-		result.Published, result.Err = published, err
+		m.end(i, topic, broker.Result{Published: published, Err: err})
 		m.waiting.Done()
 	}
 	p.finish() // the next message follows it
 	return m.ctx.Err()
+}
+
+// end sets the result of message i, and notes whether its client may retry it.
+func (m *ManyPublish) end(i int, topic string, r broker.Result) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.results[i] = r
+	p, ok := errors.AsType[*wire.Problem](r.Err)
+	if !ok || p.Status != http.StatusTooManyRequests && p.Status != http.StatusServiceUnavailable {
+		return
+	}
+	if earlier, ok := m.retried[topic]; ok && earlier < i {
+		return
+	}
+	if m.retried == nil {
+		m.retried = make(map[string]int)
+	}
+	m.retried[topic] = i
+}
+
+// firstRetried returns the index of the first message of a topic that its client may retry.
+func (m *ManyPublish) firstRetried(topic string) (i int, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, ok = m.retried[topic]
+	return i, ok
 }
