@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -67,6 +68,23 @@ func TestAKeyIsWrittenToANewFile(t *testing.T) {
 	require.Equal(t, exitRunTime, r.code)
 	require.Contains(t, r.stderr, "choose another name")
 	require.NoFileExists(t, out+".2")
+}
+
+// The disk is full when the key is written. The next attempt finds no file in its way.
+func TestAKeyThatCannotBeWrittenLeavesNoFile(t *testing.T) {
+	folder := t.TempDir()
+	out, env := filepath.Join(folder, "worker.key"), []string{apiKeysEnv + "=" + filepath.Join(folder, "keys")}
+	args := []string{"key", "new", "--name=worker", "--allow=subscribe:jobs", "--out", out}
+	full := exec.CommandContext(t.Context(), "sh", append([]string{"-c", `ulimit -f 0; exec "$0" "$@"`, binary}, args...)...)
+	full.Env = env
+	r := runCommand(t, full)
+	require.Equal(t, exitRunTime, r.code, r.stderr)
+	require.Contains(t, r.stderr, "--out: write "+out)
+	require.NoFileExists(t, out)
+
+	r = run(t, env, args...)
+	require.Zero(t, r.code, r.stderr)
+	require.FileExists(t, out)
 }
 
 func TestKeyCommandLinesThatCannotBeObeyed(t *testing.T) {

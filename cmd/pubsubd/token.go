@@ -68,7 +68,7 @@ there is only FILE, a JWK that both need. The command never overwrites a file.`,
 	return cmd
 }
 
-// writeNew writes a file that must not exist.
+// writeNew writes a file that must not exist, and syncs it. If that fails, it removes the file.
 func writeNew(path string, text []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if errors.Is(err, fs.ErrExist) {
@@ -77,8 +77,13 @@ func writeNew(path string, text []byte, mode os.FileMode) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(text)
-	return errors.Join(err, f.Close())
+	if _, err = f.Write(text); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		err = errors.Join(err, os.Remove(path)) // otherwise the next attempt would find it
+	}
+	return err
 }
 
 // An issue is what the command line of token issue asks for.
