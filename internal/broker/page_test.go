@@ -140,3 +140,18 @@ func messagesIn(frames []*frame.Frame) (n int) {
 	}
 	return n
 }
+
+// A subscription begins after the position of done, which is From of an empty page.
+func TestAnEmptyPageOfTheNewestEndsAtTheNewestPosition(t *testing.T) {
+	b := newBroker(Config{})
+	publish(t, b, "a")
+	_, err := b.Delete("a", time.Now())
+	require.NoError(t, err)
+	p, ok := b.PageBefore("a", wire.Position{}, 10, time.Now())
+	require.True(t, ok)
+	require.True(t, p.IsEmpty())
+	require.EqualValues(t, 2, p.From.Offset)
+	state, ok := b.Topic("a")
+	require.True(t, ok)
+	require.Equal(t, state.Position, p.From)
+}
