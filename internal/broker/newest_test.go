@@ -98,25 +98,6 @@ func newestTopic(t testing.TB, oldestTTL time.Duration) *topic {
 	return b.find("a")
 }
 
-// A start with newest-1000 holds the topic's lock about as long as one with newest-1, if no
-// message has a TTL.
-func TestTheNumberOfNewestMessagesCostsNothing(t *testing.T) {
-	topic, now := newestTopic(t, 0), time.Now()
-	fastest := func(n int) time.Duration {
-		least := time.Hour
-		for range 50 {
-			began := time.Now()
-			for range 100 {
-				topic.newestFewLocked(n, topic.head, now)
-			}
-			least = min(least, time.Since(began))
-		}
-		return least
-	}
-	few, many := fastest(1), fastest(1000)
-	require.Less(t, many, 20*few, "newest-1000 took %s, newest-1 %s", many, few)
-}
-
 // BenchmarkNewest finds where the newest 1000 messages of a topic begin.
 func BenchmarkNewest(b *testing.B) {
 	for name, ttl := range map[string]time.Duration{"none with TTL": 0, "one with TTL": time.Hour} {
