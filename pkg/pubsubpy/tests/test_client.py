@@ -544,6 +544,23 @@ async def test_of_many_messages_only_those_that_are_limited_are_sent_again(monke
         assert requests == [[0, 1, 2, 3], [0, 3]]
 
 
+async def test_of_many_messages_one_of_unknown_outcome_is_not_sent_again_when_the_key_may_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = 0
+
+    async def call(method: str, path: str, read: Callable[[Any], Any], **_: Any) -> Any:
+        nonlocal requests
+        requests += 1
+        if requests > 1:
+            return read([{"position": f"a@k:{n}", "time": 1} for n in (1, 2)])
+        return read([{"problem": {"title": "T", "status": status, "code": code}} for status, code in ((503, "overloaded"), (500, "internal"))])
+
+    async with Client("http://127.0.0.1:1") as client:
+        monkeypatch.setattr(client._server, "call", call)
+        client._server.limits["idempotency_ms"] = 1
+        results = await client.publish_many([Publication("a", 1), Publication("a", 2)])
+        assert [result.code for result in results if isinstance(result, Problem)] == ["unknown", "unknown"] and requests == 1
+
+
 async def test_a_lost_answer_to_many_messages_publishes_none_twice(daemon: RunDaemon) -> None:
     async with daemon() as server, proxied(server) as proxy, pair(proxy.url, server.url) as (client, other):
         async with other.subscribe("a") as subscription:

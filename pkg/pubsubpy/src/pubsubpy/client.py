@@ -164,7 +164,8 @@ class Client(AbstractAsyncContextManager["Client"]):
             later: Problem | None = None
             for place, answer in zip(list(batch), answers, strict=True):
                 if isinstance(answer, Problem) and answer.transient:
-                    later = later or answer
+                    if later is None or (answer.uncertain and not later.uncertain):
+                        later = answer  # an uncertain one begins the window
                 else:
                     results[place] = doubtful(answer) if lost and isinstance(answer, Problem) else answer
                     del batch[place]
