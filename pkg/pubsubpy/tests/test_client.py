@@ -502,6 +502,25 @@ async def test_many_messages_are_published_in_order_with_a_result_for_each(daemo
         assert await client.publish_many([]) == []
 
 
+async def test_a_value_of_a_wrong_kind_fails_only_its_own_message(daemon: RunDaemon) -> None:
+    wrong: list[Any] = [Publication("a", 1, idempotency_key=7), Publication("a", 1, idempotency_key=0),  # type: ignore[arg-type]
+                        Publication("a", 1, idempotency_key=""), Publication(5, 1), ("a", 1), {"topic": "a", "data": 1},  # type: ignore[arg-type]
+                        Publication("a", "1", type=5)]  # type: ignore[arg-type]
+    async with daemon() as server, Client(server.url) as client, client.subscribe("a") as subscription:
+        first, *others, last = await client.publish_many([Publication("a", "first"), *wrong, Publication("a", "last")])
+        assert isinstance(first, Published) and isinstance(last, Published)
+        assert [other.code for other in others if isinstance(other, Problem)] == ["invalid_request"] * len(wrong)
+        with pytest.raises(Problem, match="idempotency_key"):
+            await client.publish("a", 1, idempotency_key="")
+        assert data_of(await take(subscription, 2)) == ["first", "last"]
+
+
+async def test_a_closed_client_takes_no_more_messages_though_all_are_wrong() -> None:
+    client = Client("http://127.0.0.1:1")
+    await client.close()
+    assert len(await client.publish_many(Publication("a..b", n) for n in range(3))) == 1
+
+
 async def test_many_messages_are_taken_as_the_server_takes_them(daemon: RunDaemon) -> None:
     # A request has at most 100 messages or 250 kB, and the next messages are taken when it is answered.
     async with daemon(*HOLDS_ALL) as server, proxied(server) as proxy, pair(proxy.url, server.url) as (client, other):
@@ -559,6 +578,23 @@ async def test_of_many_messages_one_of_unknown_outcome_is_not_sent_again_when_th
         client._server.limits["idempotency_ms"] = 1
         results = await client.publish_many([Publication("a", 1), Publication("a", 2)])
         assert [result.code for result in results if isinstance(result, Problem)] == ["unknown", "unknown"] and requests == 1
+
+
+async def test_of_many_messages_only_the_one_that_a_proxy_refuses_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[list[int]] = []
+
+    async def call(method: str, path: str, read: Callable[[Any], Any], *, content: bytes, **_: Any) -> Any:
+        requests.append([item["data"] for item in json.loads(content)])
+        if 2 in requests[-1]:
+            raise pubsubpy.server.foreign(403, "without pubsubd's error body")
+        return read([{"position": f"a@k:{n + 1}", "time": 1} for n in requests[-1]])
+
+    async with Client("http://127.0.0.1:1") as client:
+        monkeypatch.setattr(client._server, "call", call)
+        results = await client.publish_many(Publication("a", n) for n in range(8))
+        codes = [result.code if isinstance(result, Problem) else "" for result in results]
+        assert codes == ["", "", "unexpected_answer", "", "", "", "", ""]
+        assert requests == [[*range(8)], [0, 1, 2, 3], [0, 1], [2, 3, 4, 5], [2, 3], [2], [3], [4, 5], [6, 7]]
 
 
 async def test_a_lost_answer_to_many_messages_publishes_none_twice(daemon: RunDaemon) -> None:

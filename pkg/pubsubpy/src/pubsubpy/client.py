@@ -9,6 +9,7 @@ import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
@@ -81,8 +82,8 @@ class Client(AbstractAsyncContextManager["Client"]):
                   echo: bool = True) -> Subscription[Item]:
         """Subscribes to topics and patterns. Items are Messages and Gaps.
 
-        start: "now", "oldest", a position, or positions (topics without one begin now). max_rate: limits the
-        deliveries of each topic, such as 5/s. echo=False leaves out what this client publishes, unless the
+        start: "now", "oldest", a position, or positions (topics without one begin now). {"newest": N}: with the newest N
+        messages of each topic, 1 to 1000. max_rate: limits the deliveries of each topic, such as 5/s. echo=False leaves out what this client publishes, unless the
         caller chose the id. Each subscription has its own session and connection. Raises Problem
         invalid_topic or invalid_position.
         """
@@ -124,11 +125,7 @@ class Client(AbstractAsyncContextManager["Client"]):
         if self._pending >= self._max_pending and not wait:
             raise Problem("queue_full", f"{self._pending} publishes wait", remedy="publish less, raise max_pending, or set wait=True")
 
-        async def attempt(lost: bool) -> Published:
-            answer: Published = await self._server.call("POST", f"/v1/topics/{topic}/messages", read_published, **request)
-            return answer
-
-        return await self._deliver({topic}, attempt)
+        return await self._deliver({topic}, lambda _: self._server.call("POST", f"/v1/topics/{topic}/messages", read_published, **request))
 
     async def publish_many(self, messages: Iterable[Publication]) -> list[Published | Problem]:
         """Publishes messages in order. Returns a Published or a Problem for each.
@@ -144,12 +141,12 @@ class Client(AbstractAsyncContextManager["Client"]):
                 item = to_item(self._complete(message))
             except Problem as problem:
                 results.append(problem)
-                continue
-            if len(batch) == MANY or batch and len(item) + sum(len(other) for _, other in batch.values()) > MANY_BYTES:
-                await self._publish_batch(batch, results)
-                batch = {}
-            batch[len(results)] = message.topic, item
-            results.append(Problem("closed", "the client is closed"))
+            else:
+                if len(batch) == MANY or batch and len(item) + sum(len(other) for _, other in batch.values()) > MANY_BYTES:
+                    await self._publish_batch(batch, results)
+                    batch = {}
+                batch[len(results)] = message.topic, item
+                results.append(Problem("closed", "the client is closed"))
             if self._closed.is_set():
                 return results
         if batch:
@@ -157,18 +154,26 @@ class Client(AbstractAsyncContextManager["Client"]):
         return results
 
     async def _publish_batch(self, batch: dict[int, tuple[str, bytes]], results: list[Published | Problem]) -> None:
-        async def attempt(lost: bool) -> None:
-            content = b"[" + b",".join(item for _, item in batch.values()) + b"]"
-            answers = await self._server.call("POST", "/v1/messages", read_results(len(batch)), content=content,
-                                              headers={"Content-Type": "application/json"})
-            later: Problem | None = None
-            for place, answer in zip(list(batch), answers, strict=True):
-                if isinstance(answer, Problem) and answer.transient:
-                    if later is None or (answer.uncertain and not later.uncertain):
+        async def attempt(lost: Moment | None) -> None:
+            most, wait, later, answers = MANY, 0.0, None, list[Published | Problem]()  # most: fewer after a proxy refused a request
+            while batch and not later:
+                await self._wait(lost, wait)
+                wait, part = 0.0, list(batch.items())[:most]
+                try:
+                    answers = await self._server.call("POST", "/v1/messages", partial(read_results, len(part)), headers={
+                        "Content-Type": "application/json"}, content=b"[" + b",".join(item for _, (_, item) in part) + b"]")
+                    most *= 2
+                except Problem as problem:
+                    if problem.transient or problem.by_server:
+                        raise
+                    # A request without the message that a proxy refuses may get through: find it soon, but do not flood the proxy.
+                    most, wait, answers = max(len(part) // 2, 1), backoff(1), [problem] if len(part) == 1 else []
+                for (place, _), answer in zip(part, answers, strict=False):
+                    if not (isinstance(answer, Problem) and answer.transient):
+                        results[place] = doubtful(answer) if lost and isinstance(answer, Problem) else answer
+                        del batch[place]
+                    elif later is None or (answer.uncertain and not later.uncertain):
                         later = answer  # an uncertain one begins the window
-                else:
-                    results[place] = doubtful(answer) if lost and isinstance(answer, Problem) else answer
-                    del batch[place]
             if later:
                 raise later
 
@@ -180,17 +185,20 @@ class Client(AbstractAsyncContextManager["Client"]):
 
     def _complete(self, message: Publication) -> Publication:
         """Returns the message with an idempotency key, and with the type of its bytes. Raises Problem."""
-        check_topic(message.topic)
-        data, kind, name = message.data, message.type, message.idempotency_key or self._prefix + secrets.token_hex(8)
+        if not isinstance(message, Publication) or not isinstance(message.topic, str):
+            raise Problem("invalid_request", f"publish_many takes Publications, and a topic is text; got {repr(message)[:300]}")
+        topic, data, kind, name, *_ = message
+        check_topic(topic)
+        name = self._prefix + secrets.token_hex(8) if name is None else name
         if isinstance(data, bytes | bytearray | memoryview):
             data, kind = bytes(data), kind or "application/octet-stream"
         elif kind is not None and not (kind and isinstance(data, str)):
             raise Problem("invalid_body", "with a type, data must be text or bytes", remedy="leave out the type to publish JSON")
-        if not (f"{name}{kind}".isascii() and f"{name}{kind}".isprintable() and len(name) <= 255):
-            raise Problem("invalid_request", "idempotency_key and type are printable ASCII, and the key has at most 255 characters")
+        if not all(isinstance(text, str) and text.isascii() and text.isprintable() for text in (name, kind or "")) or not 1 <= len(name) <= 255:
+            raise Problem("invalid_request", "idempotency_key and type are text of printable ASCII, and the key has 1 to 255 characters")
         return message._replace(data=data, type=kind, idempotency_key=name)
 
-    async def _deliver(self, topics: Iterable[str], attempt: Callable[[bool], Awaitable[T]]) -> T:
+    async def _deliver(self, topics: Iterable[str], attempt: Callable[[Moment | None], Awaitable[T]]) -> T:
         """Makes attempts, in the turn of the topics, until one succeeds or fails for good."""
         self._pending += 1
         try:
@@ -202,46 +210,41 @@ class Client(AbstractAsyncContextManager["Client"]):
         finally:
             self._pending -= 1
 
-    async def _repeat(self, attempt: Callable[[bool], Awaitable[T]]) -> T:
-        lost: Moment | None = None  # when the first attempt began whose outcome is unknown
-        wait, tries = 0.0, 0
+    async def _repeat(self, attempt: Callable[[Moment | None], Awaitable[T]]) -> T:
+        lost, wait, tries = None, 0.0, 0  # lost: when the first attempt began whose outcome is unknown
         while True:
-            self._check_window(lost, wait)
-            await pause(wait, self._closed)
-            if self._closed.is_set():
-                raise Problem("unknown" if lost else "closed", "the client is closed")
+            await self._wait(lost, wait)
             if lost and not self._server.limits:
                 with suppress(Problem):  # without the right to subscribe, the default counts
                     self._server.leave((await self._server.begin([]))["session"])
-                self._check_window(lost, 0.0)
+                await self._wait(lost, 0.0)
             began = moment()
             try:
-                return await attempt(lost is not None)
+                return await attempt(lost)
             except Problem as problem:
                 if not problem.transient:
                     raise doubtful(problem) if lost else problem
                 lost = lost or (began if problem.uncertain else None)
                 wait, tries = max(problem.retry_after, backoff(tries)), tries + 1
 
-    def _check_window(self, lost: Moment | None, wait: float) -> None:
-        """Raises unknown if the server may have forgotten the key of a publish when it is repeated."""
+    async def _wait(self, lost: Moment | None, seconds: float) -> None:
+        """Waits before an attempt. Raises unknown if the server may have forgotten the key of a publish when it is repeated."""
         # Not in the last quarter: a request takes some time to arrive.
-        if lost and since(lost) + wait > 0.75 * self._server.seconds("idempotency_ms", WINDOW):
+        if lost and since(lost) + seconds > 0.75 * self._server.seconds("idempotency_ms", WINDOW):
             raise Problem("unknown", "no answer came in time", remedy="read the topic: the message may have been published")
+        await pause(seconds, self._closed)
+        if self._closed.is_set():
+            raise Problem("unknown" if lost else "closed", "the client is closed")
 
 
 def read_published(answer: Any) -> Published:
     return Published(Position(answer["position"]), int(answer["time"]))
 
 
-def read_results(number: int) -> Callable[[Any], list[Published | Problem]]:
-    """Returns a function that reads the answer to a publish of so many messages."""
-    def read(answer: Any) -> list[Published | Problem]:
-        results = [Problem.read(each["problem"]) if "problem" in each else read_published(each) for each in answer]
-        if len(results) != number:
-            raise ValueError(f"{len(results)} results for {number} messages")
-        return results
-    return read
+def read_results(number: int, answer: Any) -> list[Published | Problem]:
+    """Reads the answer to a publish of so many messages. Raises ValueError for another number of results."""
+    return [Problem.read(each["problem"]) if "problem" in each else read_published(each)
+            for each, _ in zip(answer, range(number), strict=True)]
 
 
 def doubtful(problem: Problem) -> Problem:
@@ -259,8 +262,7 @@ def to_json(value: Any) -> bytes:
 
 def to_item(message: Publication) -> bytes:
     """Returns a complete message as POST /v1/messages takes it."""
-    rest = {k: v for k, v in (("ttl", message.ttl), ("key", message.key), ("type", message.type)) if v is not None}
-    payload: dict[str, Any] = {"data": message.data}
-    if message.type:
-        payload = {"text": message.data} if isinstance(message.data, str) else {"base64": base64.b64encode(message.data).decode()}
-    return to_json({"topic": message.topic, "id": message.idempotency_key, **rest, **payload})
+    topic, data, kind, name, ttl, key = message
+    form = "data" if not kind else "text" if isinstance(data, str) else "base64"
+    rest = {k: v for k, v in (("ttl", ttl), ("key", key), ("type", kind)) if v is not None}
+    return to_json({"topic": topic, "id": name, **rest, form: base64.b64encode(data).decode() if form == "base64" else data})

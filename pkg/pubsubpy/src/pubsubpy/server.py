@@ -227,8 +227,7 @@ class Server:
 
     async def extend(self, session: str) -> float:
         """Renews a session with the token in use. Returns the seconds until that expires; 0 if it does not."""
-        answer = await self.call("PATCH", f"/v1/sessions/{session}", members(), json={})
-        return float(answer["expires"])
+        return float((await self.call("PATCH", f"/v1/sessions/{session}", members(), json={}))["expires"])
 
     def leave(self, session: str) -> None:
         """Ends a session in the background. Otherwise the server ends it when no poll comes."""
