@@ -269,15 +269,17 @@ export class Client {
       this.#feed.check();
       this.#publisher.retry();
     };
+    // While the browser is offline, other events are no sign that the connection is back.
+    const maybe = () => (global.navigator?.onLine === false ? live() : look());
     on(global, "online", look);
     on(global, "offline", () => {
       this.#publishing &&= offline;
       this.#show(this.#feeding);
       this.#feed.check(offline);
     });
-    on(global.navigator?.connection, "change", look);
-    on(document, "resume", look);
-    on(document, "visibilitychange", () => document.hidden || look());
+    on(global.navigator?.connection, "change", maybe);
+    on(document, "resume", maybe);
+    on(document, "visibilitychange", () => document.hidden || maybe());
     // A page that is left, perhaps for the back-forward cache, ends its session. It may live on without a pageshow.
     on(global, "pagehide", () => {
       this.#page = Page.leaving;

@@ -52,7 +52,7 @@ export function backoff(attempt: number, error?: unknown): number {
 
 /** The error of an answer that is not the server's: it may pass, or it is the Problem `unexpected_answer`. */
 export function foreign(status: number, retryAfterMs?: number, what = status + " without pubsubd's error body"): Error {
-  const why = what + ": " + ([502, 503, 504].includes(status) ? "the proxy does not reach pubsubd" : "is a proxy in between, or is this another server?");
+  const why = what + ": " + (/50[234]/.test(status as any) ? "the proxy does not reach pubsubd" : "is a proxy in between, or another server?");
   return status < 500 && ![408, 425, 429].includes(status)
     ? new Problem("unexpected_answer", why, status, { retry_after_ms: retryAfterMs })
     : Object.assign(new Error(why), { retryAfterMs });

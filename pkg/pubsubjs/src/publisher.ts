@@ -90,10 +90,10 @@ export class Publisher {
       if (this.#life.signal.aborted) throw closed();
       if (id) {
         this.#given.add(id);
-        if (this.#given.size > mostQueued) this.#given.delete([...this.#given][0]!);
+        if (this.#given.size > mostQueued) this.#given.delete(this.#given.values().next().value!);
       }
       const body = encodeMessage(topic, payload, { ...options, id: id ?? this.#own + this.#count++ });
-      const abort = () => p.settle(maybe({ code: "aborted", message: "the publish was aborted" }));
+      const abort = () => p.settle(maybe({ code: "aborted", message: "aborted" }));
       const p: Pending = {
         body,
         size: JSON.stringify(body).length,
@@ -114,10 +114,11 @@ export class Publisher {
   async publishMany(messages: Iterable<Publication>, options: { signal?: AbortSignal } = {}): Promise<PublishResult[]> {
     checkOptions(options, "signal");
     const results: Promise<PublishResult>[] = [];
-    for (const { topic, data, ...rest } of messages) {
+    for (const message of messages) {
+      const { topic, data, ...rest } = Object(message) as Publication; // of null, too: it has no topic
       // The other half of the queue is for others.
       if (results.length >= mostQueued / 2) await results.at(-mostQueued / 2);
-      results.push(this.publish(topic, data, { ...options, ...rest, wait: true }).catch((problem) => ({ problem })));
+      results.push(this.publish(topic, data, { ...rest, ...options, wait: true }).catch((problem) => ({ problem })));
       if (options.signal?.aborted || this.#life.signal.aborted) break;
     }
     return Promise.all(results);

@@ -258,6 +258,7 @@ export class Session implements Feed {
       if (!opened.session) throw foreign(200);
       this.#id = opened.session;
       this.limits = opened.limits;
+      this.#unsure = false; // the server answered
       this.#begin(granted, opened);
     });
     void this.#change();

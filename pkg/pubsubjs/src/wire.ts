@@ -99,7 +99,7 @@ const validName = /^(_presence\.)?(?!.{256})(([\w-]+|\*)\.){0,15}([\w-]+|\*|>)$/
 
 /** Throws a Problem if the name is not a valid topic or, where patterns are allowed, a valid pattern. */
 export function checkName(name: string, patterns = true): void {
-  if (!validName.test(name) || (!patterns && isPattern(name))) refuse("topic", name, "a topic", "letters, digits, - and _, joined by dots; only subscribe takes * and a last >");
+  if (typeof name !== "string" || !validName.test(name) || (!patterns && isPattern(name))) refuse("topic", name, "a topic", "letters, digits, -, _ and dots; only subscribe takes * and >");
 }
 
 /** Throws a Problem if the name is not a valid topic. A pattern is not a topic. */
@@ -184,22 +184,28 @@ export function parseFrame(line: string): Frame {
 }
 
 /** The name of a kind of values, such as Array, Null or Blob, also for those of another frame of the page. */
-const kindOf = (value: unknown) => Object.prototype.toString.call(value).slice(8, -1);
+const kindOf = (value: unknown) => ({}).toString.call(value).slice(8, -1);
 
 /** The message as POST /v1/messages and the `publish` command take it. Members that are undefined are left out of its JSON. */
 export function encodeMessage(topic: string, payload: any, o: { type?: string; id?: string; key?: string; ttl?: number }): Record<string, unknown> {
   checkTopic(topic);
   const { id, key, ttl, type } = o;
-  const message = { topic, id, key, ttl };
+  const message = { topic, id, key, ttl, type };
   const buffer = ArrayBuffer.isView(payload) ? payload.buffer : /ArrayBuffer/.test(kindOf(payload)) && payload;
   if (buffer) {
     const bytes = new Uint8Array(buffer, payload.byteOffset, payload.byteLength);
     const base64 = btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
     return { ...message, type: type ?? "application/octet-stream", base64 };
   }
-  const wrong = (value: unknown) => refuse("body", kindOf(value), "a payload", "JSON, a string with a type, an ArrayBuffer or a view of one");
+  let wrong = payload; // the value that JSON.stringify took last, which is at fault if it throws
   // JSON.stringify makes {} of a Map or a Blob.
-  const check = (_: string, value: unknown) => (typeof value === "object" && !/^(Object|Array|Null)$/.test(kindOf(value)) ? wrong(value) : value);
-  if (typeof (type ? payload : JSON.stringify(payload, check)) !== "string") wrong(payload);
-  return type ? { ...message, type, text: payload } : { ...message, data: payload };
+  const check = (_: string, value: unknown) => {
+    wrong = value;
+    if (typeof value === "object" && !/^(Object|Array|Null)$/.test(kindOf(value))) throw value;
+    return value;
+  };
+  try {
+    if (typeof (type ? payload : JSON.stringify(payload, check)) === "string") return { ...message, [type ? "text" : "data"]: payload };
+  } catch {} // a BigInt, a cycle, or a toJSON that throws
+  refuse("body", kindOf(wrong), "a payload", "JSON, a string with a type, or an ArrayBuffer");
 }

@@ -263,7 +263,7 @@ test("publish takes buffers and views as bytes, and refuses what JSON.stringify 
   assert.deepEqual([[...items.at(-1).bytes], items.at(-1).type], [[...bytes], "image/png"]);
   for (const payload of [new Blob(["x"]), new FormData(), new Map([[1, 2]]), new Set(), new Error("x"), /x/, Promise.resolve(1), Symbol("x"), () => 1, undefined]) {
     const kind = Object.prototype.toString.call(payload).slice(8, -1);
-    const refused = { code: "invalid_body", message: `"${kind}" is not a payload: use JSON, a string with a type, an ArrayBuffer or a view of one` };
+    const refused = { code: "invalid_body", message: `"${kind}" is not a payload: use JSON, a string with a type, or an ArrayBuffer` };
     await assert.rejects(client.publish(topic, payload), refused, kind);
     if (typeof payload === "object") await assert.rejects(client.publish(topic, { deep: [payload] }), refused, "deep " + kind);
   }
@@ -315,6 +315,31 @@ test("publishMany publishes in order, and has a result for each", async () => {
   await has(3);
   assert.deepEqual(items.map((m) => [m.id === topic + "-1", m.data ?? m.text ?? [...m.bytes]]), [[true, { n: 1 }], [false, "two"], [false, [6]]]);
   assert.deepEqual(await client.publishMany([]), []);
+});
+
+test("a payload that JSON cannot hold is refused, and so is a message that is none", async () => {
+  const client = open();
+  const cycle = {};
+  cycle.self = cycle;
+  const failing = { toJSON() { throw new Error("x"); } };
+  for (const payload of [5n, { deep: [5n] }, cycle, failing]) {
+    await assert.rejects(client.publish(topic, payload), { name: "Problem", code: "invalid_body", message: /is not a payload/ });
+  }
+  const results = await client.publishMany([{ topic, data: 1 }, null, undefined, 5, { topic: 5, data: 1 }, { data: 1 }, { topic, data: 5n }, { topic, data: 2 }]);
+  const none = "invalid_topic";
+  assert.deepEqual(results.map((r) => r.problem?.code), [undefined, none, none, none, none, none, "invalid_body", undefined]);
+  assert.ok(results.every((r) => !r.problem || r.problem instanceof Problem));
+});
+
+test("publishMany ends when it is aborted, even if a message has a signal of its own", async () => {
+  let requests = 0;
+  const server = await serve(() => new Promise(() => requests++));
+  const control = new AbortController();
+  const aborted = openAt(server.url).publishMany([{ topic: "a", data: 1, signal: new AbortController().signal }], { signal: control.signal });
+  await until("the request", () => requests === 1);
+  control.abort();
+  assert.equal((await Promise.race([aborted, new Promise((done) => setTimeout(done, 2_000, [{}]))]))[0].problem?.code, "aborted");
+  server.end();
 });
 
 test("publishMany takes messages as the server takes them, and leaves room for others", async () => {

@@ -219,6 +219,89 @@ test("a page that is online again is open soon, though nothing comes", async (t)
   }
 });
 
+test("a page that is offline stays so when it is shown or its network changes, until it is online", async (t) => {
+  const daemon = await Daemon.start();
+  const connection = new EventTarget();
+  const before = Object.getOwnPropertyDescriptor(globalThis, "navigator");
+  const navigator = { onLine: true, connection };
+  Object.defineProperty(globalThis, "navigator", { value: navigator, configurable: true });
+  try {
+    for (const transport of ["stream", "poll"]) {
+      await t.test(transport, async () => {
+        const fake = fakePage();
+        const client = new Client(daemon.url, { transports: [transport] });
+        try {
+          const topic = "shown." + transport; // nothing comes
+          await client.subscribe(topic, () => {}).started;
+          await until("open", () => client.state.state === "open", 5_000);
+          navigator.onLine = false;
+          fake.is("offline");
+          const states = [];
+          client.onState((s) => states.push(s));
+          connection.dispatchEvent(new Event("change"));
+          for (const sign of ["hidden", "visible", "resume"]) fake.is(sign);
+          await new Promise((done) => setTimeout(done, 200));
+          assert.deepEqual([client.state, states], [offline, []]);
+          fake.is("online"); // some browsers dispatch it before they set onLine
+          await until("open", () => client.state.state === "open", 5_000);
+        } finally {
+          navigator.onLine = true;
+          client.close();
+          fake.end();
+        }
+      });
+    }
+    await t.test("publishing", async () => {
+      const fake = fakePage();
+      const client = new Client(daemon.url);
+      try {
+        await client.publish("a", 1);
+        await until("open", () => client.state.state === "open", 5_000);
+        navigator.onLine = false;
+        fake.is("offline");
+        connection.dispatchEvent(new Event("change"));
+        fake.is("visible");
+        assert.deepEqual(client.state, offline);
+      } finally {
+        navigator.onLine = true;
+        client.close();
+        fake.end();
+      }
+    });
+  } finally {
+    if (before) Object.defineProperty(globalThis, "navigator", before);
+    else delete globalThis.navigator;
+    await daemon.end();
+  }
+});
+
+test("a page that went offline during a back-off is open as soon as polls begin", async () => {
+  let away = true;
+  const server = createServer((request, answer) => {
+    const json = (status, body) => answer.writeHead(status, { "Content-Type": "application/json" }).end(JSON.stringify(body));
+    if (away) json(503, { code: "overloaded", title: "T", status: 503 });
+    else if (request.method === "POST") {
+      json(200, { session: "s", positions: ["a@k:0"], limits: { poll_timeout_ms: 20_000, heartbeat_ms: 15_000, unacked: 1000 } });
+    } // a poll waits
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const fake = fakePage();
+  const client = new Client(`http://127.0.0.1:${server.address().port}`, { transports: ["poll"] });
+  try {
+    client.subscribe("a", () => {});
+    await until("waiting", () => client.state.state === "waiting", 5_000);
+    fake.is("offline");
+    away = false;
+    await until("open", () => client.state.state === "open", 5_000);
+  } finally {
+    client.close();
+    fake.end();
+    server.closeAllConnections();
+    server.close();
+  }
+});
+
 test("a page that only publishes shows that it is offline while it is not idle", async () => {
   const daemon = await Daemon.start();
   const fake = fakePage();
