@@ -289,8 +289,7 @@ class Subscription(Generic[ItemT]):
             if len(refused) == len(marks):
                 raise
             # A topic that its pattern leaves out is refused only without the pattern.
-            patterns = self._names.keys() - refused
-            refused = [n for n in refused if n in self._names or not any(matches(p, n) for p in patterns)] or refused
+            refused = [n for n in refused if n in self._names or not any(matches(p, n) for p in self._names.keys() - refused)] or refused
             for name in refused:
                 if (at := self._came.get(name)) and (name in self._had or name not in self._names):
                     self._put(Gap(name, "forbidden", at, at), 0)
