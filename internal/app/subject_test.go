@@ -190,8 +190,13 @@ func TestWhoMayManage(t *testing.T) {
 	})
 }
 
-// A topic is forbidden while a call waits for a slot. It neither reads nor deletes the history.
-func TestATopicIsForbiddenWhileACallWaitsForItsSlot(t *testing.T) {
+// While a call waits for a slot, its topic is forbidden, or its token is revoked. It neither reads
+// nor deletes the history.
+func TestACallThatWaitsForItsSlotIsCheckedAgain(t *testing.T) {
+	changes := map[wire.Code]func(g *guarded){
+		wire.CodeForbidden:    func(g *guarded) { g.forbidDirectly("chat.42") },
+		wire.CodeUnauthorized: func(g *guarded) { g.revoke("t") },
+	}
 	for name, call := range map[string]func(g *guarded, c Caller) error{
 		"delete": func(g *guarded, c Caller) error {
 			return g.DeleteTopic(g.Context(), c, "chat.42", func(wire.TopicState) error { return nil })
@@ -201,7 +206,7 @@ func TestATopicIsForbiddenWhileACallWaitsForItsSlot(t *testing.T) {
 			return g.History(g.Context(), c, h, func(_ iter.Seq[[]*frame.Frame], leave func()) error { leave(); return nil })
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		for code, change := range changes {
 			guard(t, func(g *guarded) {
 				c := g.token("t", time.Hour, ">", auth.AllRights()...)
 				g.fill("chat.42", 1)
@@ -211,16 +216,16 @@ func TestATopicIsForbiddenWhileACallWaitsForItsSlot(t *testing.T) {
 				go func() { answered <- call(g, c) }()
 				synctest.Wait()
 				require.Empty(t, answered)
-				g.forbidDirectly("chat.42")
+				change(g)
 				holder.End()
-				require.ErrorIs(t, <-answered, problem.New(wire.CodeForbidden, "", ""))
+				require.ErrorIs(t, <-answered, problem.New(code, "", ""), name)
 				page, ok := g.cfg.Broker.PageBefore("chat.42", wire.Position{}, 1, time.Now())
 				require.True(t, ok)
 				require.False(t, page.IsEmpty())
 			}, func(c *Config) {
 				c.Limiter = limit.New(limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Minute}, c.Metrics)
 			})
-		})
+		}
 	}
 }
 
