@@ -18,6 +18,7 @@ from conftest import Daemon, proxied, until
 import pubsubpy.subscription
 from pubsubpy import Client, Gap, Item, Message, Position, Problem, Publication, Published, State, Subscription
 from pubsubpy.server import backoff
+from pubsubpy.wire import decode
 
 TRANSPORTS = ["websocket", "stream", "poll"]
 HOLDS_ALL = ["--history-messages=1000000", "--history-bytes=256MiB", "--history-age=1h"]
@@ -369,7 +370,7 @@ async def test_what_comes_again_is_left_out(daemon: RunDaemon) -> None:
                      '{"gap":{"topic":"a","reason":"restarted","after":"a@k3:5","position":"a@k3:2"}}',
                      '{"gap":{"topic":"a","reason":"restarted","after":"a@k3:5","position":"a@k3:2"}}',
                      '{"position":"a@k3:3","time":1,"data":3}', '{"position":"b@k3:9","time":1,"data":9}'):
-            subscription._take(line)
+            subscription._take(decode(line), len(line))
         five, gap, three = await take(subscription, 3)
         assert (five.data, gap.reason, three.data) == (5, "restarted", 3) and not subscription._queue
 

@@ -10,15 +10,13 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from .clock import Moment, moment, pause, since
-from .server import Server, Token, backoff
+from .server import Server, T, Token, backoff
 from .subscription import ItemT, State, Subscription, begins
 from .wire import Item, Message, Position, Problem, check_topic
-
-T = TypeVar("T")
 
 WINDOW = 120.0  # seconds that a server remembers an idempotency key, unless it says otherwise
 MANY, MANY_BYTES = 100, 250_000  # messages in a request, and their bytes

@@ -9,15 +9,16 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from .clock import Watchdog
-from .wire import MAX_LINE, NONSENSE, Position, Problem
+from .wire import MAX_LINE, NONSENSE, Frame, Position, Problem, decode
 
+T = TypeVar("T")
 Token = str | Callable[[], str | Awaitable[str]]
 
 MAX_WAIT = 10.0  # seconds between two attempts, unless the server asks for more
@@ -46,14 +47,14 @@ def failures() -> Iterator[None]:
         raise Problem("malformed", f"the answer makes no sense: {error!r}") from error
 
 
-async def lines(response: httpx.Response, watch: Watchdog) -> AsyncIterator[bytes]:
-    """Yields the lines of an answer as they come. Raises Problem if the last one is not whole."""
+async def frames(response: httpx.Response, watch: Watchdog) -> AsyncIterator[tuple[Frame, int]]:
+    """Yields the frames of an answer as they come, and their bytes. Raises Problem if one makes no sense or is not whole."""
     rest = b""
     async for chunk in response.aiter_bytes():
         watch.hear()
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
-            yield line
+            yield understand(response.status_code, line, decode), len(line)
         if len(rest) > MAX_LINE:
             raise ValueError("a line is too long")
     if rest:
@@ -78,6 +79,14 @@ def refusal(status: int, headers: Mapping[str, str], content: bytes | bytearray)
         return Problem.read({"retry_after_ms": wait * 1000, **json.loads(content), "status": status})
     except NONSENSE:
         return foreign(status, "without pubsubd's error body", wait)
+
+
+def understand(status: int, content: bytes, read: Callable[[bytes], T]) -> T:
+    """Reads what an answer has. What cannot be read is no answer, or another program's."""
+    try:
+        return read(content)
+    except NONSENSE as error:
+        raise strange(status, content) from error
 
 
 def strange(status: int, content: bytes) -> Problem:
@@ -197,13 +206,10 @@ class Server:
                     raise problem
 
     async def call(self, method: str, path: str, read: Callable[[Any], Any] | None = lambda answer: answer, **request: Any) -> Any:
-        """Sends a request, and reads the JSON of its answer. What cannot be read is no answer, or another program's."""
+        """Sends a request, and reads the JSON of its answer."""
         async with self.open(method, path, CALL_PATIENCE, **request) as (response, watch):
             content = await body(response, watch)
-        try:
-            return read and read(json.loads(content))
-        except NONSENSE as error:
-            raise strange(response.status_code, content) from error
+        return read and understand(response.status_code, content, lambda content: read(json.loads(content)))
 
     @asynccontextmanager
     async def connect(self, path: str, patience: float) -> AsyncIterator[tuple[Socket, Watchdog]]:

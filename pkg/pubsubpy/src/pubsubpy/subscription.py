@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from .clock import Watchdog, moment, pause, since
-from .server import MAX_WAIT, Server, backoff, lines, members, strange
-from .wire import NAME, Gap, Hello, Item, Message, Position, Problem, check_topic, decode, is_pattern, matches
+from .server import MAX_WAIT, Server, backoff, frames, members
+from .wire import NAME, Frame, Gap, Hello, Item, Message, Position, Problem, check_topic, decode, is_pattern, matches
 
 ItemT = TypeVar("ItemT", bound=Item)
 
@@ -353,7 +353,7 @@ class Subscription(Generic[ItemT]):
         async with self._server.connect(f"/v1/ws?session={self._session}&ack={acked}", HELLO_PATIENCE) as (socket, self._watch):
             self._answered = True
             async for line in socket:
-                self._take(line)
+                self._take(decode(line), len(line))
                 # Acks in time: the server waits for one after `unacked` frames.
                 if self._count - acked > self._server.limits.get("unacked", 1024) // 4:
                     acked = self._count
@@ -370,11 +370,8 @@ class Subscription(Generic[ItemT]):
         async with self._server.open("GET", f"/v1/sessions/{self._session}/poll", HELLO_PATIENCE if streams else timeout + POLL_SLACK,
                                      renew=False, params=query) as (response, self._watch):
             self._answered = True
-            async for line in lines(response, self._watch):
-                try:
-                    self._take(line)
-                except Problem as problem:
-                    raise strange(response.status_code, line) if problem.code == "malformed" else problem
+            async for frame, size in frames(response, self._watch):
+                self._take(frame, size)
         if streams:
             raise Problem("cut", "the stream ended without an end frame")
         if not self._useful and self._count > before:
@@ -391,8 +388,7 @@ class Subscription(Generic[ItemT]):
         self._settled, self._proven, self._floor, self._refused = True, True, self._level, False
         self._show(State("open", self._transports[self._level]))
 
-    def _take(self, line: str | bytes) -> None:
-        frame = decode(line)
+    def _take(self, frame: Frame, size: int) -> None:
         if isinstance(frame, Problem):
             raise frame
         if isinstance(frame, Hello):
@@ -408,7 +404,7 @@ class Subscription(Generic[ItemT]):
             return
         self._came[frame.topic], self._useful = frame.position, True
         if not (self._own and isinstance(frame, Message) and (frame.id or "").startswith(self._own)):
-            self._put(frame, len(line))
+            self._put(frame, size)
         elif frame.topic not in self._waiting:
             self._positions[frame.topic] = frame.position
         # The pattern of a topic stays, and the position with it: the topic may be permitted again.

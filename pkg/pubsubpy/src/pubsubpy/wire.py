@@ -112,6 +112,7 @@ class Hello(NamedTuple):
 
 
 Item = Message | Gap
+Frame = Message | Gap | Hello | Problem | None  # a Problem ends the answer; None (a heartbeat, a reply, done) says nothing
 
 # What reading an answer raises that is not what it should be.
 NONSENSE = (Problem, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -134,8 +135,8 @@ def matches(name: str, topic: str) -> bool:
     return bool(re.fullmatch(name.replace(".", r"\.").replace("*", "[^.]+").replace(">", ".+"), topic))
 
 
-def decode(line: str | bytes) -> Message | Gap | Hello | Problem | None:
-    """Reads a line of NDJSON. A Problem ends the answer; None (a heartbeat) says nothing."""
+def decode(line: str | bytes) -> Frame:
+    """Reads a line of NDJSON. Raises Problem malformed."""
     try:
         frame = json.loads(line) if line.strip() else {"reply": {}}
         (kind,) = {"position", "gap", "hello", "end", "reply", "done"} & frame.keys()
