@@ -265,6 +265,73 @@ async def test_gaps_are_items(daemon: RunDaemon) -> None:
             assert isinstance(gap, Gap) and gap.reason == "conflated" and last.data == 3
 
 
+async def test_a_history_is_read_backwards_and_goes_on_as_a_subscription(daemon: RunDaemon) -> None:
+    async with daemon() as server, Client(server.url) as client:
+        assert await client.history("a") == ([], None, False, "oldest"), "a topic that does not exist"
+        for n in range(12):
+            await client.publish("a", n)
+        page = newest = await client.history("a", limit=5)
+        pages = [data_of(page.items)]
+        while page.more:
+            page = await client.history("a", page.before, 5)
+            pages.append(data_of(page.items))
+        assert pages == [[7, 8, 9, 10, 11], [2, 3, 4, 5, 6], [0, 1]]
+        assert data_of((await client.history("a", newest.items[3].position, limit=1)).items) == [9]
+        await client.publish("a", 12)
+        assert data_of(await take(client.subscribe("a", start=newest.next), 1)) == [12]
+        await client._server.call("DELETE", "/v1/topics/a")
+        empty = await client.history("a")
+        assert not empty.items and not empty.more and empty.next == empty.before
+        await client.publish("a", 13)
+        assert data_of(await take(client.subscribe("a", start=empty.next), 1)) == [13]
+        (gap,), before, more, after = await client.history("a", "a@k3:17")
+        assert isinstance(gap, Gap) and gap.reason == "restarted" and gap.position == before == after and not more
+
+
+async def test_what_a_history_cannot_be_is_told() -> None:
+    async with Client("http://127.0.0.1:1") as client:
+        limits: list[Any] = [0, 1001, True, "5"]
+        for limit in limits:
+            with pytest.raises(Problem, match="limit must be 1 to 1000") as refusal:
+                await client.history("a", limit=limit)
+            assert refusal.value.code == "invalid_request"
+        for before in ("b@k3:1", "oldest", ""):
+            with pytest.raises(Problem, match="position") as refusal:
+                await client.history("a", before)
+            assert refusal.value.code == "invalid_position"
+        with pytest.raises(Problem) as refusal:
+            await client.history("a.*")
+        assert refusal.value.code == "invalid_topic"
+        waiting = asyncio.create_task(client.history("a"))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(Problem) as refusal:
+            await waiting
+        assert refusal.value.code == "closed"
+
+
+async def test_a_history_is_asked_for_until_it_is_whole(daemon: RunDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is cut has no done, even if the answer says that it is complete. Meanwhile the daemon is replaced."""
+    line = b'{"position":"a@k3:1","time":1,"data":1}\n'
+    later = b'{"title":"x","status":503,"code":"overloaded"}'
+    monkeypatch.setattr(pubsubpy.server, "MAX_WAIT", 0.02)
+    answers = [answered(200, line), answered(200, line[:20]), answered(200, b""), answered(500, b""), answered(503, later)]
+    async with daemon() as server, proxied(server) as proxy, Client(server.url) as publisher:
+        await publisher.publish("a", "before")
+        async with Client(proxy.url) as client:
+            client._server.limits["idempotency_ms"] = 1  # bounds only what must not be repeated later
+            proxy.gate = lambda request: answers.pop(0) if answers else None
+            port, proxy.port = proxy.port, 1  # nobody is there
+            reading = asyncio.create_task(client.history("a"))
+            await until(lambda: not answers or reading.done())
+            proxy.port = port
+            assert data_of((await reading).items) == ["before"]
+            proxy.gate = lambda request: answered(404, b"<h1>404</h1>")
+            with pytest.raises(Problem) as refusal:
+                await client.history("a")
+            assert refusal.value.code == "unexpected_answer"
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_slow_reader_gets_everything_and_holds_little(daemon: RunDaemon, transport: str) -> None:
     async with daemon(*HOLDS_ALL) as server, Client(server.url, transports=[transport], queue=10) as client:

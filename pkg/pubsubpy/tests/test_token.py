@@ -291,3 +291,15 @@ async def test_a_subscription_ends_when_its_last_topic_is_refused(tmp_path: Path
                 item = await subscription.get()
                 assert isinstance(item, Gap) and item.reason == "forbidden"
         assert refusal.value.code == "forbidden" and "a" in refusal.value.detail
+
+
+async def test_a_history_needs_its_right(tmp_path: Path) -> None:
+    later = time.time() + 3600
+    async with daemon(tmp_path) as server, Client(server.url, token=token(later)) as ann:
+        await ann.publish("a", 1)
+        with pytest.raises(Problem) as refusal:
+            await ann.history("a")
+        assert (refusal.value.code, refusal.value.status) == ("forbidden", 403)
+        async with Client(server.url, token=token(later, allow=["history"])) as reader:
+            (message,) = (await reader.history("a")).items
+            assert isinstance(message, Message) and (message.data, message.by) == (1, "ann")

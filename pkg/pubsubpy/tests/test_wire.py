@@ -11,7 +11,7 @@ import pytest
 
 from pubsubpy import Gap, Message, Position, Problem
 from pubsubpy.subscription import begins
-from pubsubpy.wire import Hello, check_topic, decode
+from pubsubpy.wire import Done, Hello, check_topic, decode
 
 VECTORS = Path(__file__).parents[2] / "wire" / "testdata"
 FRAMES = json.loads((VECTORS / "frames.json").read_text())
@@ -66,8 +66,10 @@ def test_frame(vector: dict[str, Any], binary: bool) -> None:
         case "end":
             assert isinstance(frame, Problem)
             assert (frame.status, frame.code) == (want["status"], want["code"])
+        case "done":
+            assert frame == Done(Position(f"{want['position']['topic']}@{want['position']['epoch']}:{want['position']['offset']}"), want["more"])
         case kind:
-            assert kind in ("heartbeat", "reply", "done") and frame is None
+            assert kind in ("heartbeat", "reply") and frame is None
 
 
 @pytest.mark.parametrize("vector", POSITIONS["positions"], ids=lambda v: v["text"][:40])

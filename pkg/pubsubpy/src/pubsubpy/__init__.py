@@ -1,8 +1,9 @@
 """A client for pubsubd, on asyncio."""
 
-from .client import Client, Publication, Published
+from .client import Client, HistoryPage, Publication, Published
 from .subscription import State, Subscription
 from .wire import Gap, Item, Message, Position, Problem
 
 __version__ = "0.1.0"
-__all__ = ["Client", "Gap", "Item", "Message", "Position", "Problem", "Publication", "Published", "State", "Subscription"]
+__all__ = ["Client", "Gap", "HistoryPage", "Item", "Message", "Position", "Problem", "Publication", "Published", "State",
+           "Subscription"]

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from .clock import Moment, moment, pause, since
-from .server import Server, T, Token, backoff
-from .subscription import ItemT, State, Subscription, begins
-from .wire import Item, Message, Position, Problem, check_topic
+from .server import CALL_PATIENCE, Server, T, Token, backoff, frames
+from .subscription import MOST_NEWEST, ItemT, Start, State, Subscription, begins
+from .wire import Done, Gap, Item, Message, Position, Problem, check_topic
 
 WINDOW = 120.0  # seconds that a server remembers an idempotency key, unless it says otherwise
 MANY, MANY_BYTES = 100, 250_000  # messages in a request, and their bytes
@@ -38,6 +38,19 @@ class Publication(NamedTuple):
     idempotency_key: str | None = None
     ttl: int | None = None
     key: str | None = None
+
+
+class HistoryPage(NamedTuple):
+    """A part of a topic's history.
+
+    items: messages, and gaps among them, oldest first. before: for the page of older messages, of which more says
+    whether there are any. next: as start of a subscription to what comes after the page.
+    """
+
+    items: list[Item]
+    before: Position | None
+    more: bool
+    next: str
 
 
 class Client(AbstractAsyncContextManager["Client"]):
@@ -76,14 +89,14 @@ class Client(AbstractAsyncContextManager["Client"]):
         """Takes another token, or a function that returns one, from now on. Open subscriptions continue with it."""
         self._server.use(token)
 
-    def subscribe(self, topics: str | Iterable[str], *, start: str | Iterable[str] = "now", max_rate: str = "",
+    def subscribe(self, topics: str | Iterable[str], *, start: Start = "now", max_rate: str = "",
                   echo: bool = True) -> Subscription[Item]:
         """Subscribes to topics and patterns. Items are Messages and Gaps.
 
         start: "now", "oldest", a position, or positions (topics without one begin now). {"newest": N}: with the newest N
-        messages of each topic, 1 to 1000. max_rate: limits the deliveries of each topic, such as 5/s. echo=False leaves out what this client publishes, unless the
-        caller chose the id. Each subscription has its own session and connection. Raises Problem
-        invalid_topic or invalid_position.
+        messages of each topic, 1 to 1000. max_rate: limits the deliveries of each topic, such as 5/s. echo=False leaves
+        out what this client publishes, unless the caller chose the id. Each subscription has its own session and
+        connection. Raises Problem invalid_topic or invalid_position.
         """
         return self._subscribe(Subscription[Item], topics, start, max_rate, echo, None)
 
@@ -95,7 +108,37 @@ class Client(AbstractAsyncContextManager["Client"]):
         """
         return self._subscribe(Subscription[Message], check_topic(topic), "now", "", echo, load)
 
-    def _subscribe(self, kind: type[Subscription[ItemT]], topics: str | Iterable[str], start: str | Iterable[str], max_rate: str,
+    async def history(self, topic: str, before: str | None = None, limit: int = 50) -> HistoryPage:
+        """Returns the newest messages of a topic; with before, those just before that position. limit: how many, 1 to 1000.
+
+        To read backwards, give the page's before, as long as more is true. A topic that does not exist has an empty
+        page. If the server does not know the position, the page is one gap, restarted. Needs the right history. Waits
+        while the server is away, overloaded or limits it. Raises Problem: the server's, unexpected_answer if another
+        program refuses it, or closed.
+        """
+        check_topic(topic)
+        if type(limit) is not int or not 1 <= limit <= MOST_NEWEST:
+            raise Problem("invalid_request", f"limit must be 1 to {MOST_NEWEST}; got {limit!r}")
+        if before is not None and Position(before).topic != topic:
+            raise Problem("invalid_position", f"before must be a position of {topic}; got {before}")
+        query = {"newest": str(limit)} if before is None else {"before": before, "limit": str(limit)}
+
+        async def attempt(_: Moment | None) -> HistoryPage:
+            async with self._server.open("GET", f"/v1/topics/{topic}/messages", CALL_PATIENCE, params=query) as (response, watch):
+                came = [frame async for frame, _ in frames(response, watch)]
+            if not came or not isinstance(done := came[-1], Done):
+                raise Problem("cut", "the history ended without done")
+            items = [frame for frame in came if isinstance(frame, Message | Gap)]
+            return HistoryPage(items, done.position, done.more, items[-1].position if items else done.position)
+
+        try:
+            return await self._repeat(attempt, safe=True)
+        except Problem as problem:
+            if problem.code != "topic_unknown":
+                raise
+            return HistoryPage([], Position(before) if before else None, False, "oldest")  # its first message is new
+
+    def _subscribe(self, kind: type[Subscription[ItemT]], topics: str | Iterable[str], start: Start, max_rate: str,
                    echo: bool, load: Callable[[Position], Awaitable[object]] | None) -> Subscription[ItemT]:
         if self._closed.is_set():
             raise Problem("closed", "the client is closed")
@@ -208,7 +251,8 @@ class Client(AbstractAsyncContextManager["Client"]):
         finally:
             self._pending -= 1
 
-    async def _repeat(self, attempt: Callable[[Moment | None], Awaitable[T]]) -> T:
+    async def _repeat(self, attempt: Callable[[Moment | None], Awaitable[T]], safe: bool = False) -> T:
+        """Makes attempts until one succeeds or fails for good. Safe ones may be repeated at any time."""
         lost, wait, tries = None, 0.0, 0  # lost: when the first attempt began whose outcome is unknown
         while True:
             await self._wait(lost, wait)
@@ -222,7 +266,7 @@ class Client(AbstractAsyncContextManager["Client"]):
             except Problem as problem:
                 if not problem.transient:
                     raise doubtful(problem) if lost else problem
-                lost = lost or (began if problem.uncertain else None)
+                lost = lost or (began if problem.uncertain and not safe else None)
                 wait, tries = max(problem.retry_after, backoff(tries)), tries + 1
 
     async def _wait(self, lost: Moment | None, seconds: float) -> None:

@@ -111,8 +111,15 @@ class Hello(NamedTuple):
     limits: dict[str, int]
 
 
+class Done(NamedTuple):
+    """The last frame of a history. Where the next page begins, and whether the history holds more."""
+
+    position: Position
+    more: bool
+
+
 Item = Message | Gap
-Frame = Message | Gap | Hello | Problem | None  # a Problem ends the answer; None (a heartbeat, a reply, done) says nothing
+Frame = Message | Gap | Hello | Done | Problem | None  # a Problem ends the answer; None (a heartbeat or a reply) says nothing
 
 # What reading an answer raises that is not what it should be.
 NONSENSE = (Problem, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -151,8 +158,7 @@ def decode(line: str | bytes) -> Frame:
                 raise ValueError("the gap is of two topics")
             return gap
         if kind == "done":
-            Position(inner["position"])
-            return None
+            return Done(Position(inner["position"]), inner["more"])
         problem = inner if kind == "end" else inner.get("problem")
         return problem and Problem.read(problem)
     except NONSENSE as error:
