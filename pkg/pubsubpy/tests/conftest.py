@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from pubsubpy import Client
+
 BINARY = Path(os.environ.get("PUBSUBD", Path(__file__).parents[3] / "bin" / "pubsubd"))
 
 
@@ -189,3 +191,15 @@ async def proxied(daemon: Daemon) -> AsyncIterator[Proxy]:
         yield proxy
     finally:
         await proxy.stop()
+
+
+def answered(status: int, content: bytes) -> bytes:
+    """Returns an answer for a gate."""
+    return b"HTTP/1.1 %d x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (status, len(content), content)
+
+
+@asynccontextmanager
+async def pair(url: str, direct: str, **options: Any) -> AsyncIterator[tuple[Client, Client]]:
+    """Returns a client at url, and another for publishing, at direct."""
+    async with Client(url, **options) as client, Client(direct) as publisher:
+        yield client, publisher

@@ -7,13 +7,12 @@ import json
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Daemon, proxied, until
+from conftest import Daemon, answered, pair, proxied, until
 
 import pubsubpy.subscription
 from pubsubpy import Client, Gap, Item, Message, Position, Problem, Publication, Published, State, Subscription
@@ -37,18 +36,6 @@ def data_of(items: list[Any]) -> list[Any]:
     for item in items:
         assert isinstance(item, Message), item
     return [item.data for item in items]
-
-
-def answered(status: int, content: bytes) -> bytes:
-    """Returns an answer for a gate."""
-    return b"HTTP/1.1 %d x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (status, len(content), content)
-
-
-@asynccontextmanager
-async def pair(url: str, direct: str, **options: Any) -> AsyncIterator[tuple[Client, Client]]:
-    """Returns a client at url, and another for publishing, at direct."""
-    async with Client(url, **options) as client, Client(direct) as publisher:
-        yield client, publisher
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

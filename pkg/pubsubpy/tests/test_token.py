@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from conftest import Daemon, proxied, until
 
-from pubsubpy import Client, Gap, Item, Message, Problem, State, Subscription
+from pubsubpy import Client, Gap, Item, Message, PresenceChange, Problem, State, Subscription
 
 TRANSPORTS = ["websocket", "stream", "poll"]
 SECRET = b"0123456789abcdef0123456789ABCDEF"
@@ -110,7 +110,7 @@ def rights(*tokens: str) -> Callable[[], str]:
     return lambda: next(left)
 
 
-async def renewed(client: Client, subscription: Subscription[Item], session: str) -> None:
+async def renewed(client: Client, subscription: Subscription[Any], session: str) -> None:
     """Gets another token, which the session takes over if it is kept; otherwise a new session begins with it."""
     await client._server.authorize(await client._server.authorize())
     if session == "kept":
@@ -291,6 +291,28 @@ async def test_a_subscription_ends_when_its_last_topic_is_refused(tmp_path: Path
                 item = await subscription.get()
                 assert isinstance(item, Gap) and item.reason == "forbidden"
         assert refusal.value.code == "forbidden" and "a" in refusal.value.detail
+
+
+@pytest.mark.parametrize("how", ["kept", "lost", "by the application"])
+async def test_presence_ends_when_it_is_forbidden(tmp_path: Path, how: str) -> None:
+    later = time.time() + 3600
+    source = rights(token(later - 1, allow=["subscribe", "presence"]), token(later, allow=["subscribe"]))
+    async with daemon(tmp_path, "--topics=all.presence=true", f"--auth-revocations={tmp_path / 'revocations'}") as server:
+        backend = token(later, subject="backend", allow=["manage"])
+        async with Client(server.url, token=source) as client, Client(server.url, token=backend) as manager:
+            async with client.presence("a") as presence, client.subscribe("a"):
+                assert await presence.get() == PresenceChange("list")
+                change = await presence.get()
+                assert change.member and (change.event, change.member.subject, change.member.claims) == ("join", "ann", {"name": "Ann"})
+                if how == "by the application":
+                    body = {"subject": "ann", "forbid": ["a"], "until_ms": int(later * 1000), "reason": "no more spam"}
+                    await manager._server.call("POST", "/v1/subjects", json=body)
+                else:
+                    await renewed(client, presence, how)
+                with pytest.raises(Problem) as refusal:
+                    await presence.get()
+                assert refusal.value.code == "forbidden" and presence.state.name == "closed"
+                assert ("no more spam" in refusal.value.detail) == (how == "by the application")
 
 
 async def test_a_history_needs_its_right(tmp_path: Path) -> None:

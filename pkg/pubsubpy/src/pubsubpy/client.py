@@ -10,13 +10,16 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from .clock import Moment, moment, pause, since
+from .presence import PREFIX, Presence
 from .server import CALL_PATIENCE, Server, T, Token, backoff, frames
-from .subscription import MOST_NEWEST, ItemT, Start, State, Subscription, begins
+from .subscription import MOST_NEWEST, Start, State, Subscription, begins
 from .wire import Done, Gap, Item, Message, Position, Problem, check_topic
+
+SubscriptionT = TypeVar("SubscriptionT", bound=Subscription[Any])
 
 WINDOW = 120.0  # seconds that a server remembers an idempotency key, unless it says otherwise
 MANY, MANY_BYTES = 100, 250_000  # messages in a request, and their bytes
@@ -98,7 +101,7 @@ class Client(AbstractAsyncContextManager["Client"]):
         out what this client publishes, unless the caller chose the id. Each subscription has its own session and
         connection. Raises Problem invalid_topic or invalid_position.
         """
-        return self._subscribe(Subscription[Item], topics, start, max_rate, echo, None)
+        return self._subscribe(Subscription[Item], topics, start, max_rate, echo)
 
     def follow(self, topic: str, load: Callable[[Position], Awaitable[object]], *, echo: bool = True) -> Subscription[Message]:
         """Calls load with a position, then delivers every message after that position.
@@ -106,7 +109,15 @@ class Client(AbstractAsyncContextManager["Client"]):
         load fetches the application's state. The state must contain everything that was published up to the
         position. When messages are lost, the client calls load again, with the position after them.
         """
-        return self._subscribe(Subscription[Message], check_topic(topic), "now", "", echo, load)
+        return self._subscribe(Subscription[Message], check_topic(topic), echo=echo, load=load)
+
+    def presence(self, topic: str) -> Presence:
+        """Knows who is on a topic, and tells who comes and goes. Has its own session and connection.
+
+        It ends with the Problem not_found if the topic's rule has no `presence: true`, and with forbidden without the
+        right presence. Raises Problem invalid_topic.
+        """
+        return self._subscribe(Presence, PREFIX + check_topic(topic))
 
     async def history(self, topic: str, before: str | None = None, limit: int = 50) -> HistoryPage:
         """Returns the newest messages of a topic; with before, those just before that position. limit: how many, 1 to 1000.
@@ -138,8 +149,8 @@ class Client(AbstractAsyncContextManager["Client"]):
                 raise
             return HistoryPage([], Position(before) if before else None, False, "oldest")  # its first message is new
 
-    def _subscribe(self, kind: type[Subscription[ItemT]], topics: str | Iterable[str], start: Start, max_rate: str,
-                   echo: bool, load: Callable[[Position], Awaitable[object]] | None) -> Subscription[ItemT]:
+    def _subscribe(self, kind: type[SubscriptionT], topics: str | Iterable[str], start: Start = "now", max_rate: str = "",
+                   echo: bool = True, load: Callable[[Position], Awaitable[object]] | None = None) -> SubscriptionT:
         if self._closed.is_set():
             raise Problem("closed", "the client is closed")
         subscription = kind(self._server, self._transports, *begins(topics, start), length=self._queue, max_rate=max_rate,

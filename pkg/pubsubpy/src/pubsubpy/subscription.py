@@ -8,13 +8,13 @@ import secrets
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from .clock import Watchdog, moment, pause, since
 from .server import MAX_WAIT, Server, backoff, frames, members
 from .wire import NAME, Frame, Gap, Hello, Item, Message, Position, Problem, check_topic, decode, is_pattern, matches
 
-ItemT = TypeVar("ItemT", bound=Item)
+ItemT = TypeVar("ItemT")
 
 HELLO_PATIENCE = 5.0  # seconds until a transport that says nothing is replaced
 POLL_SLACK = 10.0  # seconds that a long poll may take beyond what the server promised
@@ -23,7 +23,7 @@ RUSH = 5  # answers in a row, soon and with nothing new, after which a new sessi
 QUEUE_BYTES = 16 << 20  # of frames that wait for the reader
 # After these problems a new session begins at the positions. The server has ended the old one after those of ENDED.
 ENDED = {"session_ended", "session_unknown", "draining"}
-LOST = ENDED | {"stale_ack", "ack_beyond_sent", "poll_replaced", "crowded", "repeated"}
+LOST = ENDED | {"stale_ack", "ack_beyond_sent", "poll_replaced", "crowded", "repeated", "incomplete"}
 
 
 class State(NamedTuple):
@@ -62,6 +62,8 @@ class Subscription(Generic[ItemT]):
     the reader has taken half. Meanwhile the server's history holds what comes.
     """
 
+    _fixed = False  # whether add and remove are refused
+
     def __init__(self, server: Server, transports: Sequence[str], names: Mapping[str, str],
                  positions: Mapping[str, Position], *, length: int, max_rate: str, own: str,
                  load: Callable[[Position], Awaitable[object]] | None, report: Callable[[State], None],
@@ -73,7 +75,7 @@ class Subscription(Generic[ItemT]):
         self._patterned = any(map(is_pattern, names))
         self._came = dict(positions)  # of the last items that came: a new session begins here
         self._positions = dict(positions)  # of the last items that the reader took
-        self._queue: deque[tuple[Item, int]] = deque()  # with the sizes of frames, _bytes together
+        self._queue: deque[tuple[Any, int]] = deque()  # with the sizes of frames, _bytes together
         self._waiting: Counter[str] = Counter()  # items in the queue, by topic
         self._stale = True  # load must be called before the next message
         self._error: Exception | None = None
@@ -108,14 +110,7 @@ class Subscription(Generic[ItemT]):
                 (position,) = await self.ready()
                 await self._load(position)
                 self._stale = False
-            while not self._queue:
-                if self._error:
-                    raise self._error
-                self._arrived.clear()
-                await self._arrived.wait()
-            item, size = self._queue.popleft()
-            self._bytes -= size
-            self._taken.set()
+            item = await self._pop()
             self._positions[item.topic] = item.position
             self._waiting[item.topic] -= 1
             if not self._waiting[item.topic]:
@@ -125,6 +120,17 @@ class Subscription(Generic[ItemT]):
             if not (self._load and isinstance(item, Gap)):
                 return cast(ItemT, item)
             self._stale = True
+
+    async def _pop(self) -> Any:
+        while not self._queue:
+            if self._error:
+                raise self._error
+            self._arrived.clear()
+            await self._arrived.wait()
+        item, size = self._queue.popleft()
+        self._bytes -= size
+        self._taken.set()
+        return item
 
     async def __aiter__(self) -> AsyncIterator[ItemT]:
         try:
@@ -136,7 +142,7 @@ class Subscription(Generic[ItemT]):
         finally:
             self.close()
 
-    async def __aenter__(self) -> Subscription[ItemT]:
+    async def __aenter__(self) -> Self:
         await self.ready()
         return self
 
@@ -167,8 +173,8 @@ class Subscription(Generic[ItemT]):
         await self._change({}, {}, {topics} if isinstance(topics, str) else set(topics))
 
     async def _change(self, names: dict[str, str], positions: dict[str, Position], gone: set[str]) -> None:
-        if self._load or self._patterned or any(map(is_pattern, names)):
-            raise Problem("invalid_request", "a subscription with patterns, or by follow, does not change",
+        if self._load or self._fixed or self._patterned or any(map(is_pattern, names)):
+            raise Problem("invalid_request", "a subscription with patterns, or by follow or presence, does not change",
                           remedy="open another subscription")
         async with self._changing:
             await self.ready()
@@ -234,6 +240,7 @@ class Subscription(Generic[ItemT]):
                 began, self._answered, self._proven, self._useful = moment(), False, False, False
                 try:
                     if not self._session:
+                        self._show(State("connecting"))
                         await self._open()
                     elif self._refused:
                         self._keep(await self._server.extend(self._session))
@@ -278,7 +285,6 @@ class Subscription(Generic[ItemT]):
         return max(problem.retry_after, 0.0 if at_once else backoff(self._failures - 1, longest))
 
     async def _open(self) -> None:
-        self._show(State("connecting"))
         marks = {name: mark for name, mark in {**self._names, **self._came}.items() if self._patterned or name in self._names}
         try:
             answer = await self._begin(marks)
@@ -411,7 +417,7 @@ class Subscription(Generic[ItemT]):
         if isinstance(frame, Gap) and frame.reason == "forbidden" and frame.topic in self._names:
             self._forbid(frame.topic)
             if not self._names:
-                raise Problem("forbidden", f"the token no longer permits {frame.topic}", status=403)
+                raise Problem("forbidden", frame.detail or f"the token no longer permits {frame.topic}", status=403)
         if self._patterned and len(self._came) > self._crowd:
             raise Problem("crowded", "the server may have forgotten some topics")
 
