@@ -471,6 +471,30 @@ async def test_many_topics_of_a_pattern_do_not_pile_up(daemon: RunDaemon) -> Non
             assert [position.topic for position in subscription.positions] == ["chat.*"]
 
 
+async def test_a_topic_that_is_refused_with_its_pattern_is_given_up(daemon: RunDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application refuses whatever names chat.42, but not the pattern. To leave it to the pattern would go on for ever."""
+    async with daemon() as server, Client(server.url) as client, client.subscribe("chat.*") as subscription:
+        for n in range(40, 44):
+            await client.publish(f"chat.{n}", n)
+        assert sorted(data_of(await take(subscription, 4))) == [40, 41, 42, 43]
+        begin, openings = client._server.begin, 0
+
+        async def refusing(topics: list[Any]) -> Any:
+            nonlocal openings
+            openings += 1
+            if any(topic.startswith("chat.42@") for topic in topics):
+                raise Problem("forbidden", "not this one", status=403)
+            return await begin(topics)
+
+        monkeypatch.setattr(client._server, "begin", refusing)
+        subscription._restart()
+        (gap,) = await take(subscription, 1)
+        assert isinstance(gap, Gap) and (gap.topic, gap.reason) == ("chat.42", "forbidden")
+        assert openings <= 10
+        await client.publish("chat.41", 5)
+        assert sorted(data_of(await take(subscription, 2))) == [5, 42], "the pattern brings a topic that is not named from its first message on"
+
+
 async def test_own_messages_are_left_out(daemon: RunDaemon) -> None:
     async with daemon() as server, pair(server.url, server.url) as (client, other):
         async with client.subscribe("a", echo=False) as subscription:
