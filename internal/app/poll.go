@@ -107,10 +107,9 @@ func (o *Opening) events(e *request.Events) (*session.Session, transport.Request
 	e.Open.Topics = resume(named, e.Had)
 	// Of a topic that is resumed with patterns, one of them may announce what the client lost. Then a
 	// topic that was forgotten is not created again.
-	isCurrent := func(s wire.Start) bool { return s.Epoch == a.cfg.Broker.Epoch(s.Topic) }
 	fresh := slices.DeleteFunc(slices.Clone(e.Open.Topics[len(named):]), func(topic wire.Start) bool {
 		return slices.ContainsFunc(named, func(p wire.Start) bool {
-			return covers(p, topic.Topic) && p.From == wire.FromPosition && (isCurrent(topic) || !isCurrent(p))
+			return covers(p, topic.Topic) && p.From == wire.FromPosition && a.cfg.Broker.Covers(p, topic)
 		})
 	})
 	if err := a.mayCreate(c, fresh); err != nil {

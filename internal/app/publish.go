@@ -203,7 +203,7 @@ func (p *Publish) step() {
 	if p.span != nil {
 		p.span.Append(p.ctx)
 	}
-	if a.cfg.Broker.AppendWaits() {
+	if p.to.Waits {
 		p.waits = forLog
 		return
 	}

@@ -62,12 +62,15 @@ type Broker struct {
 	keepUntil     atomic.Int64 // Unix nanoseconds; see KeepTopics
 	forgetting    atomic.Int64 // Appends that forget topics and are under way
 	topics        atomic.Int64 // their number
+	localTopics   atomic.Int64 // those of them that no log has
 	subscriptions atomic.Int64
 	memory        *memory.Account // immutable
 
 	log        Log            // immutable
 	partitions []*partition   // of the log; immutable
-	local      *partition     // of presence topics; immutable
+	presence   *partition     // local; immutable
+	ephemeral  *partition     // local; immutable
+	ephemerals tree[bool]     // whether the rules of the first settings make topics ephemeral; immutable
 	keys       *keys          // immutable
 	fanOuts    sync.WaitGroup // one for each running fan-out
 }
@@ -86,7 +89,8 @@ func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
 // NewWithLog is New with another log, which open returns. Its owner also calls Feed.
 func NewWithLog(cfg Config, m *metrics.Metrics, now time.Time, open func(*Broker) Log) *Broker {
 	f := newSettings(cfg)
-	b := &Broker{metrics: m, seed: maphash.MakeSeed(), keys: newKeys(f.Config, m), local: newPartition(now)}
+	b := &Broker{metrics: m, seed: maphash.MakeSeed(), keys: newKeys(f.Config, m)}
+	b.presence, b.ephemeral, b.ephemerals = newPartition(now, true), newPartition(now, true), ephemerals(f.Rules)
 	b.settings.Store(f)
 	b.memory = memory.New(int64(f.MemoryBudget), (*histories)(b), m)
 	for i := range b.shards {
@@ -94,13 +98,13 @@ func NewWithLog(cfg Config, m *metrics.Metrics, now time.Time, open func(*Broker
 	}
 	b.log = open(b)
 	for range b.log.Partitions() {
-		b.partitions = append(b.partitions, newPartition(now))
+		b.partitions = append(b.partitions, newPartition(now, false))
 	}
 	return b
 }
 
 // Reload applies cfg, also to existing topics: messages beyond their new bounds are
-// evicted at once.
+// evicted at once. No topic becomes ephemeral, or ceases to be.
 func (b *Broker) Reload(cfg Config, now time.Time) {
 	b.reloads.Lock()
 	defer b.reloads.Unlock()
@@ -217,6 +221,9 @@ func (b *Broker) topic(name string, rule *TopicRule) (*topic, error) {
 	t := newTopic(b, strings.Clone(name), rule) // a substring would keep a whole request
 	s.topics[t.name] = t
 	b.names.put(t)
+	if t.partition.local {
+		b.localTopics.Add(1)
+	}
 	return t, nil
 }
 
@@ -279,7 +286,7 @@ func (b *Broker) forget(idle []*topic, now time.Time) {
 		case !idle:
 		case unused:
 			_ = b.remove(t.name, func(t *topic) bool { return t.forget(nil) }) // an error means that it is in use, or was forgotten
-		case t.partition == b.local:
+		case t.partition.local:
 			_, _ = b.Apply(e) // likewise
 		case len(logged) < forgetAtOnce || !b.AppendWaits():
 			e.State = &State{Lost: head}

@@ -366,5 +366,5 @@ func consistent(t testing.TB, b *Broker) {
 		require.Zero(t, topic.unsentBytes)
 		require.Zero(t, topic.expected)
 	})
-	require.EqualValues(t, bytes, b.memory.Of(memory.History))
+	require.EqualValues(t, bytes, b.memory.Of(memory.History)+b.memory.Of(memory.Local))
 }

@@ -37,7 +37,7 @@ func (b *Broker) ExportHeads(to func(Entry) error) error {
 }
 
 // ExportTopics calls to with the topics and their messages, and the idempotency keys. A
-// topic's messages follow the topic. Presence topics are left out. Entries may be applied
+// topic's messages follow the topic. Topics of local partitions are left out, and so are their keys. Entries may be applied
 // meanwhile. If all entries since ExportHeads are applied again over what it got, nothing
 // is missing.
 //
@@ -46,7 +46,7 @@ func (b *Broker) ExportHeads(to func(Entry) error) error {
 func (b *Broker) ExportTopics(to func(Entry) error) error {
 	var topics []*topic // to must not be called under a lock
 	b.each(func(t *topic) {
-		if t.partition != b.local {
+		if !t.partition.local {
 			topics = append(topics, t)
 		}
 	})
@@ -73,6 +73,9 @@ func (b *Broker) ExportTopics(to func(Entry) error) error {
 		}
 	}
 	for _, k := range b.keys.all() {
+		if k.Position.Epoch == *b.ephemeral.epoch.Load() {
+			continue
+		}
 		if err := to(Entry{Op: OpKey, Message: &wire.Message{Position: k.Position, Time: k.Time}, Key: k.Key}); err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 // fanOut offers the messages above the mark to every subscriber, until none is left. When
 // it lags, it offers many at a time.
 func (t *topic) fanOut() {
-	for t.offerNext() {
+	for t.offerNext(nil) {
 	}
 }
 
@@ -40,13 +40,19 @@ func (t *topic) fanOut() {
 // evicted. It holds no lock while it offers. A subscriber that joins meanwhile begins above
 // these messages, and one that has left ignores them. Unless something is left to offer, the
 // fan-out ends.
-func (t *topic) offerNext() (left bool) {
+//
+// direct, unless nil, is the only message to offer: it is in no history, and the mark is above it.
+func (t *topic) offerNext(direct *frame.Frame) (left bool) {
 	b := batches.Get().(*batch)
 	t.mu.Lock()
 	missed := t.missed
 	t.missed = false
-	for i := t.history.after(t.mark); i < t.history.count; i++ {
-		b.frames = append(b.frames, t.history.at(i))
+	if direct != nil {
+		b.frames = append(b.frames, direct)
+	} else {
+		for i := t.history.after(t.mark); i < t.history.count; i++ {
+			b.frames = append(b.frames, t.history.at(i))
+		}
 	}
 	b.subs = append(b.subs, t.subs...)
 	t.mu.Unlock()
@@ -62,6 +68,9 @@ func (t *topic) offerNext() (left bool) {
 	default:
 		offerAll(b.subs, b.frames)
 	}
+	if direct != nil {
+		direct.Release()
+	}
 	t.mu.Lock()
 	for _, f := range b.frames {
 		if at := f.Position(); at.Offset > t.mark && at.Epoch == t.epoch { // else it was lost meanwhile
@@ -70,7 +79,11 @@ func (t *topic) offerNext() (left bool) {
 			t.unsentBytes -= f.Size()
 		}
 	}
-	t.trimLocked(time.Now())
+	var now time.Time
+	if !t.keepsNoneLocked() { // reading the clock was a tenth of an ephemeral publish
+		now = time.Now()
+	}
+	t.trimLocked(now)
 	left = t.unsent > 0 || t.missed
 	t.fanning = left
 	t.mu.Unlock()

@@ -79,10 +79,16 @@ func TestSmallTopicsDoNotWaitForAHugeOne(t *testing.T) {
 // Publishers of a small topic offer its messages themselves, while others publish. Every
 // subscriber gets all messages once, in order.
 func TestConcurrentPublishersThatFanOutLoseNothing(t *testing.T) {
-	b := newBroker(Config{HistoryMessages: 100_000})
+	for _, topic := range []string{"a", ephemeral} {
+		t.Run(topic, func(t *testing.T) { publishersLoseNothing(t, topic) })
+	}
+}
+
+func publishersLoseNothing(t *testing.T, topic string) {
+	b := newBroker(Config{HistoryMessages: 100_000, Rules: typing.Rules})
 	readers := [2]recorder{}
 	for i := range readers {
-		_, err := b.Join(wire.Start{Topic: "a"}, &readers[i], true)
+		_, err := b.Join(wire.Start{Topic: topic}, &readers[i], true)
 		require.NoError(t, err)
 	}
 	const publishers, each = 8, 500
@@ -91,7 +97,7 @@ func TestConcurrentPublishersThatFanOutLoseNothing(t *testing.T) {
 		publishing.Go(func() {
 			for range each {
 				for {
-					_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
+					_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: []byte("1")}, 0, time.Now())
 					if err == nil {
 						break // otherwise the fan-out lags too far
 					}

@@ -131,6 +131,9 @@ func (b *Broker) Apply(e Entry) (wire.Position, error) {
 	if e.Accepted.IsZero() { // if the clock was set back, a future time counts as now
 		e.Accepted = now.Add(-max(0, now.Sub(time.UnixMilli(e.Message.Time))))
 	}
+	if b.wasLogged(&e) {
+		return e.Message.Position, nil
+	}
 	switch e.Op {
 	case OpPublish:
 		return b.applyPublish(&e, now)
@@ -164,10 +167,23 @@ func (b *Broker) Apply(e Entry) (wire.Position, error) {
 	return e.Message.Position, nil
 }
 
+// wasLogged reports whether an entry of the log is of a topic that has become ephemeral since. Then
+// the topic cannot be held, as far as the log's patterns are concerned.
+func (b *Broker) wasLogged(e *Entry) bool {
+	at := e.Message.Position
+	if at.Offset == 0 || at.Topic == "" || e.Op == OpKey || e.route.topic != nil || !b.IsEphemeral(at.Topic) {
+		return false
+	}
+	if p := b.partitions[b.log.Partition(at.Topic)]; at.Epoch == *p.epoch.Load() && at.Offset > p.forgotten.newest() {
+		p.forget(at.Topic, at.Offset, at.Offset)
+	}
+	return true
+}
+
 // isPast reports whether an entry at a position changes nothing: its epoch is over, or
 // its topic was forgotten since.
 func (b *Broker) isPast(at wire.Position) bool {
-	p := b.partitionOf(at.Topic)
+	p := b.partitions[b.log.Partition(at.Topic)]
 	switch {
 	case at.Epoch != *p.epoch.Load():
 		return true
@@ -244,6 +260,9 @@ func (b *Broker) remove(name string, forget func(*topic) bool) error {
 		delete(s.topics, t.name)
 		b.names.remove(t.name)
 		b.countTopics(-1)
+		if t.partition.local {
+			b.localTopics.Add(-1)
+		}
 		b.metrics.TopicsForgotten.Inc()
 	}
 	s.mu.Unlock()

@@ -61,9 +61,17 @@ func (b *Broker) EvictLargest(enough func() bool) {
 	b.evict(enough, 1, evictedForDisk, func(t *topic) int64 { return -int64(t.history.bytes) })
 }
 
+// kind returns the kind of memory of the topic's messages.
+func (t *topic) kind() memory.Kind {
+	if t.partition.local {
+		return memory.Local
+	}
+	return memory.History
+}
+
 // LiveBytes returns about how many bytes a log needs for what Export returns.
 func (b *Broker) LiveBytes() int64 {
-	return b.memory.Of(memory.History) + b.topics.Load()*topicBytes/4 + int64(b.keys.count())*keyBytes
+	return b.memory.Of(memory.History) + (b.topics.Load()-b.localTopics.Load())*topicBytes/4 + int64(b.keys.count())*keyBytes
 }
 
 // keyBytes is about the size of an idempotency key in a log.
@@ -87,7 +95,7 @@ func (b *Broker) evict(enough func() bool, keep int, why string, rankLocked func
 	b.each(func(t *topic) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if mayLocked(t) && (why != evictedForDisk || t.partition != b.local) { // no log has a local one
+		if mayLocked(t) && (why != evictedForDisk || !t.partition.local) {
 			all = append(all, ranked{t, rankLocked(t)})
 		}
 	})

@@ -16,17 +16,20 @@ import (
 // A partition has the topics whose offsets come from one sequence of the log. The
 // in-memory log has one partition.
 //
-// One more partition, Broker.local, has the presence topics. No log has them: they tell
-// what this process sees, so they begin with it, in an epoch of their own.
+// Two more partitions are local: no log has their topics, so these begin with the process, in
+// epochs of their own. Broker.presence has the presence topics, which tell what this process
+// sees. Broker.ephemeral has the ephemeral topics. They are apart, because many forgotten
+// topics of one kind would otherwise cause gaps in patterns of the other.
 type partition struct {
+	local     bool                   // no log has its topics; immutable
 	epoch     atomic.Pointer[string] // of the offsets; each topic has a copy
 	floor     atomic.Uint64          // highest offset of a topic that was forgotten, of any name
 	forgotten forgotten
 	losses    atomic.Pointer[[]loss] // in order; nil: none
 }
 
-func newPartition(now time.Time) *partition {
-	p, epoch := &partition{}, newEpoch(now)
+func newPartition(now time.Time, local bool) *partition {
+	p, epoch := &partition{local: local}, newEpoch(now)
 	p.epoch.Store(&epoch)
 	return p
 }
@@ -199,18 +202,44 @@ func (f *forgotten) since(pattern string, number uint64, had map[string]uint64, 
 	return slices.ContainsFunc(newer, func(t forgottenTopic) bool { return wire.Matches(pattern, t.name) && t.head > had[t.name] })
 }
 
+// partitionOf returns the partition of a topic, which never changes.
 func (b *Broker) partitionOf(topic string) *partition {
 	if _, ok := wire.PresenceOf(topic); ok {
-		return b.local
+		return b.presence
+	}
+	if b.IsEphemeral(topic) {
+		return b.ephemeral
 	}
 	return b.partitions[b.log.Partition(topic)]
 }
 
-// partitionsOf returns the partitions of the topics that a pattern may match: the local one or
-// others, never both, because a wildcard does not match the first segment of a presence topic.
+// IsEphemeral reports whether the most specific rule that matched the topic when the process
+// began makes it ephemeral.
+func (b *Broker) IsEphemeral(topic string) bool {
+	for ephemeral := range b.ephemerals.matching(topic) {
+		return *ephemeral
+	}
+	return false
+}
+
+// ephemerals returns the tree of Broker.ephemerals.
+func ephemerals(rules []Rule) (t tree[bool]) {
+	if !slices.ContainsFunc(rules, func(r Rule) bool { return r.Ephemeral }) {
+		return t
+	}
+	for _, r := range rules {
+		at, _ := t.at(r.Pattern, true)
+		at.value = new(r.Ephemeral)
+	}
+	return t
+}
+
+// partitionsOf returns the partitions that the position of a pattern covers. It is the one of
+// the presence topics or those of the log, never both, because a wildcard does not match the
+// first segment of a presence topic. No pattern's position covers ephemeral topics.
 func (b *Broker) partitionsOf(pattern string) []*partition {
 	if _, ok := wire.PresenceOf(pattern); ok {
-		return []*partition{b.local}
+		return []*partition{b.presence}
 	}
 	return b.partitions
 }
@@ -257,6 +286,20 @@ func (b *Broker) ForgottenSince(position wire.Position, had map[string]uint64, s
 		}
 	}
 	return false
+}
+
+// Covers reports whether a pattern that is resumed from a position announces what the client
+// has lost of a topic that matches, if that was forgotten: in this epoch, or together with its
+// epoch. Otherwise the topic must announce it.
+func (b *Broker) Covers(pattern, topic wire.Start) bool {
+	switch p := b.partitionOf(topic.Topic); {
+	case topic.From != wire.FromPosition, pattern.Epoch != b.Epoch(pattern.Topic):
+		return true
+	case p == b.ephemeral:
+		return topic.Epoch == *p.epoch.Load() && topic.After >= p.forgotten.below(topic.Topic)
+	default:
+		return topic.Epoch == *p.epoch.Load()
+	}
 }
 
 // Detached returns a subscription to no topic, whose history has lost everything up to the
@@ -312,7 +355,7 @@ func (b *Broker) watched(topic string) bool {
 	if isWatched() {
 		return true
 	}
-	b.local.forget(topic, b.local.floor.Add(1), 0)
+	b.presence.forget(topic, b.presence.floor.Add(1), 0)
 	// A client that came before the count may resume from an earlier position without a gap.
 	return isWatched()
 }

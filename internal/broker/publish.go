@@ -12,6 +12,7 @@ import (
 type Route struct {
 	Rule   *TopicRule // of the topic when the route was made
 	Exists bool       // the topic exists
+	Waits  bool       // the publish waits for the log; see AppendWaits
 
 	topic *topic // nil: it does not
 }
@@ -19,10 +20,13 @@ type Route struct {
 // Route returns the route to a topic.
 func (b *Broker) Route(topic string) Route {
 	if t := b.find(topic); t != nil {
-		return Route{t.rule.Load(), true, t}
+		return Route{t.rule.Load(), true, b.AppendWaits() && !t.partition.local, t}
 	}
-	return Route{Rule: b.settings.Load().of(topic)}
+	return Route{Rule: b.settings.Load().of(topic), Waits: b.waits(topic)}
 }
+
+// waits reports whether a publish to a topic of clients waits for the log.
+func (b *Broker) waits(topic string) bool { return b.AppendWaits() && !b.IsEphemeral(topic) }
 
 // A Claim makes an idempotency key the caller's, until the publish with it ends: in Broker.Send,
 // or in Release. Publishes with the same key wait meanwhile. The zero Claim has no key.
@@ -66,7 +70,7 @@ func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wir
 // Send is Publish with the topic's route and the claim of an idempotency key, which may both be
 // empty. It never waits, and ends the claim. If the result is there at once, it returns true.
 // Otherwise the log calls then with it, once: perhaps before Send returns, and on any
-// goroutine. then must not block. If AppendWaits is false, it may be nil.
+// goroutine. then must not block. Unless the route says that the publish waits, it may be nil.
 func (b *Broker) Send(to Route, c Claim, m *wire.Message, ttl time.Duration, now time.Time, then func(Result)) (Result, bool) {
 	if err := b.memory.Admit(int64(m.Size())); err != nil {
 		return b.end(c, Result{Err: err}, 0), true
@@ -75,8 +79,9 @@ func (b *Broker) Send(to Route, c Claim, m *wire.Message, ttl time.Duration, now
 	m.Time = now.UnixMilli()
 	bytes := len(m.Data) // the log may replace m
 	e := Entry{Op: OpPublish, Message: m, TTL: ttl, Accepted: now, Key: c.key, route: to}
-	// Fast path: the in-memory log applies it at once, without allocating a slice and a callback.
-	if !b.AppendWaits() {
+	// Fast path: it is applied at once, without allocating a slice and a callback, if the log is in
+	// memory or the topic ephemeral.
+	if !to.Waits && (to.Rule != nil || !b.waits(m.Position.Topic)) {
 		at, err := b.applyPublish(&e, now)
 		return b.end(c, Result{wire.Published{Position: at, Time: m.Time}, err}, bytes), true
 	}
@@ -127,7 +132,7 @@ func (b *Broker) applyPublish(e *Entry, now time.Time) (wire.Position, error) {
 			return wire.Position{}, err
 		}
 		b.announce(t)
-		few, err := t.publish(e, short, now)
+		few, direct, err := t.publish(e, short, now)
 		switch {
 		case errors.Is(err, errForgotten):
 			continue
@@ -136,7 +141,7 @@ func (b *Broker) applyPublish(e *Entry, now time.Time) (wire.Position, error) {
 		case few:
 			// Messages that are published meanwhile are left to a goroutine of the broker, so that
 			// the publisher returns.
-			if t.offerNext() {
+			if t.offerNext(direct) {
 				b.fanOuts.Go(t.fanOut)
 			}
 		}
@@ -147,7 +152,7 @@ func (b *Broker) applyPublish(e *Entry, now time.Time) (wire.Position, error) {
 	}
 }
 
-// AppendWaits reports whether a publish waits for the log. Only the in-memory log applies
+// AppendWaits reports whether a publish waits for the log, unless its topic is ephemeral. Only the in-memory log applies
 // an entry at once; others wait for a disk or another machine.
 func (b *Broker) AppendWaits() bool {
 	_, atOnce := b.log.(memoryLog)
@@ -189,8 +194,12 @@ func (b *Broker) Delete(name string, now time.Time) (wire.TopicState, error) {
 	if t == nil {
 		return wire.TopicState{}, ErrNoTopic
 	}
-	done := make(chan error, 1)
 	e := Entry{Op: OpDelete, Message: &wire.Message{Position: wire.Position{Topic: name}}, Accepted: now}
+	if t.partition.local {
+		_, err := b.Apply(e)
+		return t.state(), err
+	}
+	done := make(chan error, 1)
 	b.log.Append([]Entry{e}, func(r []Result) { done <- r[0].Err })
 	err := <-done
 	return t.state(), err

@@ -24,6 +24,14 @@ type Rule struct {
 	// Keep is how many of the newest messages DropOldest keeps. Default 16.
 	Keep int
 
+	// Ephemeral makes the topics ephemeral. Only the rules of the first settings decide, so that
+	// no topic changes its partition. Default false.
+	//
+	// No log has an ephemeral topic. It numbers its messages, and holds them only until they
+	// were offered to all subscribers. While a subscriber has a rate, it holds them as other
+	// topics do.
+	Ephemeral bool
+
 	// Identity adds to each message the verified subject of its publisher, and the public
 	// claims of its token. Messages that are held already stay as they are. Default false.
 	Identity bool

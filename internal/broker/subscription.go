@@ -18,6 +18,7 @@ type Subscription struct {
 	// Guarded by topic.mu.
 	index     int  // in topic.subs, or left
 	pins      bool // keeps the topic from being forgotten
+	paced     bool // has a rate
 	restarted bool // the topic does not know its position; the next Read announces it
 
 	doneTo atomic.Uint64 // one above the offset; see DoneTo
@@ -45,11 +46,15 @@ func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (j Joined
 	if t.forgotten {
 		return Joined{}, false
 	}
+	paced := start.Every > 0
 	if born {
 		start = wire.StartAfter(t.positionLocked(t.born))
 	}
 	j, restarted := t.resolveLocked(start)
-	j.Subscription = &Subscription{topic: t, to: to, index: len(t.subs), restarted: restarted}
+	j.Subscription = &Subscription{topic: t, to: to, index: len(t.subs), paced: paced, restarted: restarted}
+	if paced {
+		t.paced++
+	}
 	t.subs = append(t.subs, j.Subscription)
 	if len(t.subs) == 1 {
 		t.noteOccupancyLocked(true)
@@ -66,7 +71,7 @@ func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (j Joined
 // the oldest message.
 func (t *topic) resolveLocked(start wire.Start) (j Joined, restarted bool) {
 	switch {
-	case start.From == wire.FromNow:
+	case start.From == wire.FromNow, start.From != wire.FromPosition && t.isEphemeral():
 		j.Cursor = t.head
 	case start.From == wire.FromOldest:
 		j.Cursor = t.oldestLocked()
@@ -82,13 +87,14 @@ func (t *topic) resolveLocked(start wire.Start) (j Joined, restarted bool) {
 	if start.From == wire.FromPosition {
 		j.Position = t.given(start)
 	}
-	j.Live = j.Cursor >= t.lastLocked() && !restarted
+	j.Live = j.Cursor >= t.lastLocked() || t.gathering && j.Cursor >= t.mark // the fan-out offers what is above the mark
+	j.Live = j.Live && !restarted
 	return j, restarted
 }
 
 // knowsLocked reports whether a position is of the topic's epoch, and not ahead of the topic.
 func (t *topic) knowsLocked(p wire.Position) bool {
-	return p.Epoch == t.epoch && (p.Offset <= t.head || t.partition != t.broker.local && t.broker.log.Applied(p))
+	return p.Epoch == t.epoch && (p.Offset <= t.head || !t.partition.local && t.broker.log.Applied(p))
 }
 
 // given returns the position that a client gave. It shares no memory with the
@@ -116,6 +122,10 @@ func (s *Subscription) Leave() {
 	t.subs[last] = nil
 	t.subs = t.subs[:last]
 	s.index = left
+	if s.paced {
+		t.paced--
+		t.trimLocked(time.Now())
+	}
 	if last == 0 {
 		t.noteOccupancyLocked(false)
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
-	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -29,6 +28,9 @@ var (
 //
 // Messages that were not offered yet are not evicted. Instead, a topic whose fan-out lags
 // too far refuses new messages, unless the log has them already.
+//
+// An ephemeral topic evicts every message that was offered, unless a subscriber has a rate:
+// such a subscriber always reads the history.
 type topic struct {
 	name      string     // immutable
 	broker    *Broker    // immutable
@@ -51,6 +53,8 @@ type topic struct {
 	unsentBytes int
 	expected    int       // publishes that the log has or gets, and has not answered; see Broker.expect
 	missed      bool      // messages were lost before they were offered; the fan-out calls Missed next
+	gathering   bool      // followers join before the fan-out begins; fanning is set
+	paced       int       // number of subs with a rate
 	forgotten   bool      // the shard no longer holds the topic
 	keepUntil   time.Time // the topic is not forgotten before
 }
@@ -89,7 +93,8 @@ func (t *topic) setRule(rule *TopicRule, now time.Time) {
 
 // announce calls the followers of a topic, once, before its first message. The publisher
 // calls a few itself, so that they receive the message live. More are called in another
-// goroutine, and read the message from history.
+// goroutine, and read the message from history. An ephemeral topic has none, so its fan-out
+// begins after these calls.
 func (b *Broker) announce(t *topic) {
 	t.announced.Do(func() {
 		followers := b.Followers(t.name)
@@ -100,26 +105,51 @@ func (b *Broker) announce(t *topic) {
 			}
 			t.announcing.Store(false)
 		}
-		if len(followers) <= fewSubscribers {
+		switch {
+		case len(followers) <= fewSubscribers:
 			announce()
-		} else {
+		case t.gather():
+			b.fanOuts.Go(func() {
+				announce()
+				t.endGathering()
+			})
+		default:
 			b.fanOuts.Go(announce)
 		}
 	})
 }
 
-// publish appends the entry's message. If it returns few, the caller must fan out. short
-// says that the memory budget is full.
-func (t *topic) publish(e *Entry, short bool, now time.Time) (few bool, err error) {
+// gather keeps the fan-out of an ephemeral topic from beginning before endGathering. It reports
+// false for any other topic, and if a fan-out runs: after a deletion, which followers see as a gap.
+func (t *topic) gather() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gathering = t.isEphemeral() && !t.fanning
+	t.fanning = t.fanning || t.gathering
+	return t.gathering
+}
+
+func (t *topic) endGathering() {
+	t.mu.Lock()
+	t.gathering = false
+	t.mu.Unlock()
+	t.fanOut()
+}
+
+func (t *topic) isEphemeral() bool { return t.partition == t.broker.ephemeral }
+
+// publish appends the entry's message. If it returns few, the caller must fan out, with offerNext
+// of direct. short says that the memory budget is full.
+func (t *topic) publish(e *Entry, short bool, now time.Time) (few bool, direct *frame.Frame, err error) {
 	m := e.Message
 	at := m.Position
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case t.forgotten:
-		return false, errForgotten
+		return false, nil, errForgotten
 	case at.Offset > 0 && at.Offset <= t.newestLocked():
-		return false, errKnown
+		return false, nil, errKnown
 	case at.Offset > 0:
 		// The log has it, so it cannot be refused. It takes the place of messages, also of some that
 		// were not offered yet: while the fan-out lags too far, and if memory is short.
@@ -128,14 +158,25 @@ func (t *topic) publish(e *Entry, short bool, now time.Time) (few bool, err erro
 			t.evictLocked(wire.GapEvicted, evictedForMemory)
 		}
 	case t.lagsLocked(0):
-		return false, t.lags()
+		return false, nil, t.lags()
 	default:
 		at.Offset = t.nextLocked()
 	}
 	m.Position = t.positionLocked(at.Offset)
 	t.head = max(t.head, at.Offset)
+	if t.isEphemeral() {
+		t.keepUntil = now.Add(awayTime) // else each message may have to create it
+		// Fast path: nobody gets it, or the publisher itself offers it.
+		if t.paced == 0 && !t.fanning && len(t.subs) <= fewSubscribers {
+			t.mark, t.history.lost, t.history.reason = t.head, t.head, wire.GapEvicted
+			if t.fanning = len(t.subs) > 0; t.fanning {
+				direct = frame.New(m, e.Accepted, e.TTL, t.broker.memory)
+			}
+			return t.fanning, direct, nil
+		}
+	}
 	t.history.push(frame.New(m, e.Accepted, e.TTL, t.broker.memory))
-	t.broker.memory.Add(memory.History, int64(m.Size()))
+	t.broker.memory.Add(t.kind(), int64(m.Size()))
 	if len(t.subs) == 0 && !t.fanning {
 		t.mark = t.head
 	} else {
@@ -148,7 +189,7 @@ func (t *topic) publish(e *Entry, short bool, now time.Time) (few bool, err erro
 		}
 	}
 	t.trimLocked(now)
-	return few, nil
+	return few, nil, nil
 }
 
 // nextLocked returns the next offset. The first one is above the floor, and so above the
@@ -247,13 +288,17 @@ func (t *topic) positionLocked(offset uint64) wire.Position {
 }
 
 // trimLocked evicts the oldest messages until the history is within its bounds. The newest
-// message stays until it expires, whatever its size.
+// message stays until it expires, whatever its size. Without subscribers that have a rate, an
+// ephemeral topic keeps none.
 func (t *topic) trimLocked(now time.Time) {
+	keepsNone := t.keepsNoneLocked()
 	for most := t.rule.Load(); t.history.count > 0; {
 		f, reason := t.history.at(0), wire.GapExpired
 		switch {
 		case f.Position().Offset > t.mark:
 			return
+		case keepsNone:
+			reason = wire.GapEvicted
 		case now.Sub(f.Accepted) >= most.HistoryAge || f.Expired(now):
 		case t.history.count > 1 && (t.history.count > most.HistoryMessages || t.history.bytes > most.HistoryBytes):
 			reason = wire.GapEvicted
@@ -264,6 +309,9 @@ func (t *topic) trimLocked(now time.Time) {
 	}
 }
 
+// keepsNoneLocked reports whether every message is evicted that was offered.
+func (t *topic) keepsNoneLocked() bool { return t.isEphemeral() && t.paced == 0 }
+
 // evictLocked evicts the oldest message. The metrics have the label why.
 func (t *topic) evictLocked(reason wire.GapReason, why string) {
 	f := t.history.at(0)
@@ -273,8 +321,10 @@ func (t *topic) evictLocked(reason wire.GapReason, why string) {
 		t.unsentBytes -= f.Size()
 	}
 	t.history.pop(reason)
-	t.broker.memory.Add(memory.History, -int64(f.Size()))
-	t.broker.metrics.Evicted.WithLabelValues(why).Inc()
+	t.broker.memory.Add(t.kind(), -int64(f.Size()))
+	if !t.isEphemeral() { // nobody expects it to hold a message
+		t.broker.metrics.Evicted.WithLabelValues(why).Inc()
+	}
 	f.Release()
 }
 

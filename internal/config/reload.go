@@ -3,6 +3,8 @@ package config
 import (
 	"reflect"
 	"slices"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
 )
 
 // A Change is one setting that differs between two Configs, as texts that people may
@@ -36,7 +38,8 @@ func changesOf(old, new []setting) (changes []Change) {
 	return changes
 }
 
-// Reloaded returns c with the settings of to that a reload changes.
+// Reloaded returns c with the settings of to that a reload changes. A rule of to that c does not
+// have is not ephemeral.
 func (c Config) Reloaded(to Config) Config {
 	from := settings(&to)
 	for i, s := range settings(&c) {
@@ -44,6 +47,12 @@ func (c Config) Reloaded(to Config) Config {
 			reflect.ValueOf(s.target).Elem().Set(reflect.ValueOf(from[i].target).Elem())
 		}
 	}
-	c.Broker.Rules, c.Limit.Rules = to.Broker.Rules, to.Limit.Rules
+	was := c.Broker.Rules
+	c.Broker.Rules, c.Limit.Rules = slices.Clone(to.Broker.Rules), to.Limit.Rules
+	for i := range c.Broker.Rules {
+		r := &c.Broker.Rules[i]
+		at := slices.IndexFunc(was, func(of broker.Rule) bool { return of.Name == r.Name })
+		r.Ephemeral = at >= 0 && was[at].Ephemeral
+	}
 	return c
 }

@@ -59,3 +59,22 @@ func TestAReloadChangesLiveSettings(t *testing.T) {
 	}
 	require.Len(t, was.Changes(to), len(is.Changes(to))+len(was.Changes(is)))
 }
+
+// Which topics are ephemeral is decided at the start: a reload neither makes a rule ephemeral nor
+// undoes it, and says so.
+func TestAReloadChangesNoEphemeralRule(t *testing.T) {
+	was, to := Default(), Default()
+	was.Broker.Rules = []broker.Rule{{Name: "a", Pattern: "a", Ephemeral: true}, {Name: "b", Pattern: "b"}, {Name: "gone", Pattern: "c", Ephemeral: true}}
+	to.Broker.Rules = []broker.Rule{{Name: "a", Pattern: "a"}, {Name: "b", Pattern: "b", Ephemeral: true}, {Name: "new", Pattern: "d", Ephemeral: true}}
+	is := was.Reloaded(to)
+	require.Equal(t, []broker.Rule{{Name: "a", Pattern: "a", Ephemeral: true}, {Name: "b", Pattern: "b"}, {Name: "new", Pattern: "d"}}, is.Broker.Rules)
+	require.True(t, to.Broker.Rules[1].Ephemeral, "what was read stays")
+	require.Equal(t, []Change{
+		{"topics.a.ephemeral", "true", "", false},
+		{"topics.b.ephemeral", "", "true", false},
+		{"topics.gone.pattern", "c", "", true},
+		{"topics.gone.ephemeral", "true", "", false},
+		{"topics.new.pattern", "", "d", true},
+		{"topics.new.ephemeral", "", "true", false},
+	}, was.Changes(to))
+}

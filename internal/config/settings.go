@@ -197,6 +197,7 @@ func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
 		{"history.messages", count(&r.HistoryMessages), "Messages that each of these topics retains. Default: history.messages."},
 		{"history.bytes", size(&r.HistoryBytes), "Bytes that each of these topics retains. Must be at least message.bytes. Default: history.bytes."},
 		{"history.age", duration(&r.HistoryAge, time.Millisecond), "How long each of these topics retains a message. Default: history.age."},
+		{"ephemeral", restart(truth(&r.Ephemeral)), "Deliver messages of these topics only to clients that are connected, and write none to disk: for typing indicators and cursors. The rules at the daemon's start decide which topics are ephemeral. Not with history, or slow: drop_oldest or conflate. Default: false."},
 		{"slow", word(&r.Slow, broker.Slows()...), "What a subscriber gets when it falls behind. resume, the default: all that the history holds. drop_oldest: the newest few messages. conflate: the newest message of each key. disconnect: the end of its session."},
 		{"keep", count(&r.Keep), "Newest messages that drop_oldest keeps. Only with drop_oldest. Default: " + strconv.Itoa(broker.DefaultKeep) + "."},
 		{"identity", truth(&r.Identity), "Add the verified subject of the publisher (by) to each message of these topics, and the public claims of its token. Default: false."},

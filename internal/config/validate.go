@@ -232,6 +232,7 @@ func checkRules(m *mistakes, c *Config) {
 			formatSize(rule.HistoryBytes), formatSize(c.MessageBytes))
 		m.check(rule.HistoryBytes <= c.mostBudget(), at+".history.bytes", "",
 			"is %s, more than memory.budget (%s): lower it, or raise memory.budget", formatSize(rule.HistoryBytes), formatSize(c.mostBudget()))
+		checkEphemeral(m, at, &rule)
 		m.check(rule.Keep <= 0 || rule.Slow == broker.DropOldest, at+".keep", "",
 			"is %d, but applies only with slow: %[2]s: set slow: %[2]s, or omit keep", rule.Keep, broker.DropOldest)
 		m.check(!rule.Presence || !wire.ReservedTopic(rule.Pattern), at+".presence", "",
@@ -239,6 +240,19 @@ func checkRules(m *mistakes, c *Config) {
 		m.check(rule.PresenceGrace <= 0 || rule.Presence, at+".presence_grace", "",
 			"is %v, but applies only with presence: true: set it, or omit presence_grace", rule.PresenceGrace)
 	}
+}
+
+// checkEphemeral refuses settings of an ephemeral rule that need a history.
+func checkEphemeral(m *mistakes, at string, rule *broker.Rule) {
+	if !rule.Ephemeral {
+		return
+	}
+	m.check(rule.HistoryMessages == 0 && rule.HistoryBytes == 0 && rule.HistoryAge == 0, at+".ephemeral", "",
+		"is true, but the rule also sets history, and ephemeral topics have none: omit history, or omit ephemeral")
+	m.check(rule.Slow != broker.DropOldest && rule.Slow != broker.Conflate, at+".slow", "",
+		"is %s, which needs a history, but ephemeral is true: omit slow, so that a slow subscriber gets a gap, or set slow: %s", rule.Slow, broker.Disconnect)
+	m.check(!wire.ReservedTopic(rule.Pattern), at+".ephemeral", "",
+		"is true, but the pattern %s matches only the daemon's own topics, which are never ephemeral: omit ephemeral", rule.Pattern)
 }
 
 // checkLimits refuses limits that have no effect, because another limit is lower.

@@ -52,6 +52,7 @@ type Kind int
 // The kinds. Clients hold those from Queued on.
 const (
 	History    Kind = iota
+	Local           // kind history, of topics that no log has
 	Encodings       // kind frames
 	Pinned          // messages in queues or writes that no history holds
 	Queued          // messages in queues; they also count as History or Pinned
@@ -138,7 +139,7 @@ func (a *Account) Held() (held, budget int64) {
 // Gauges adds the state of the account to g.
 func (a *Account) Gauges(g *metrics.Gauges) {
 	g.Memory = map[string]int64{
-		"history": a.Of(History), "frames": a.Of(Encodings), "queues": a.Of(Pinned) + a.Of(Queues), "topics": a.Of(Topics),
+		"history": a.Of(History) + a.Of(Local), "frames": a.Of(Encodings), "queues": a.Of(Pinned) + a.Of(Queues), "topics": a.Of(Topics),
 		"unfinished": a.Of(Unfinished), "unread": a.Of(Unread),
 	}
 	g.MemoryBudget = a.budget.Load()

@@ -285,15 +285,14 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 }
 
 // isCovered reports whether a resumed pattern announces what the client lost of the
-// i-th topic in add if that was forgotten: in this epoch, or together with its epoch.
+// i-th topic in add if that was forgotten.
 func (c *change) isCovered(i int, start wire.Start) bool {
 	b := c.session.registry.broker
 	if c.covers == nil {
 		return false
 	}
 	for _, p := range c.covers[i] {
-		if c.isNew(c.patterns[p.Topic]) &&
-			(start.From != wire.FromPosition || start.Epoch == b.Epoch(start.Topic) || p.Epoch != b.Epoch(p.Topic)) {
+		if c.isNew(c.patterns[p.Topic]) && b.Covers(p, start) {
 			return true
 		}
 	}
@@ -302,7 +301,8 @@ func (c *change) isCovered(i int, start wire.Start) bool {
 
 // joinMatchedLocked joins a topic that a new pattern matches, unless the session has it.
 // For a resumed pattern the topic is new to the client and starts at its first message,
-// or at the oldest one held if the client's position is of another epoch.
+// or at the oldest one held if the client's position is of another epoch. An ephemeral topic
+// starts now.
 func (c *change) joinMatchedLocked(topic string, start wire.Start) error {
 	if c.joined[topic] || c.hasLocked(topic) || c.forbidden.Find(topic) != nil {
 		return nil
@@ -310,7 +310,8 @@ func (c *change) joinMatchedLocked(topic string, start wire.Start) error {
 	if err := c.checkRoomLocked(); err != nil {
 		return err
 	}
-	born := start.From == wire.FromPosition && start.Epoch == c.session.registry.broker.Epoch(start.Topic)
+	b := c.session.registry.broker
+	born := start.From == wire.FromPosition && start.Epoch == b.Epoch(start.Topic) && !b.IsEphemeral(topic)
 	if start.From == wire.FromPosition {
 		start.From = wire.FromOldest
 	}
