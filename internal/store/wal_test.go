@@ -146,13 +146,24 @@ func BenchmarkPublish(b *testing.B) {
 		})
 		for _, where := range []string{"tmpfs", "disk"} {
 			for _, mode := range []SyncMode{SyncNever, SyncEverySecond, SyncAlways} {
-				b.Run(fmt.Sprintf("%s/%s/%d", where, mode, publishers), func(b *testing.B) { benchmarkLog(b, dirs[where], mode, publishers) })
+				b.Run(fmt.Sprintf("%s/%s/%d", where, mode, publishers), func(b *testing.B) { benchmarkLog(b, broker.Config{}, dirs[where], mode, publishers) })
 			}
 		}
 	}
 }
 
-func benchmarkLog(b *testing.B, parent string, mode SyncMode, publishers int) {
+// The same with a log that is synced once a second: topics with a history, and ephemeral ones.
+func BenchmarkPublishEphemeral(b *testing.B) {
+	dir := b.TempDir()
+	for _, ephemeral := range []bool{false, true} {
+		b.Run(fmt.Sprintf("ephemeral=%t", ephemeral), func(b *testing.B) {
+			cfg := broker.Config{Rules: []broker.Rule{{Name: "prices", Pattern: "prices.>", Ephemeral: ephemeral}}}
+			benchmarkLog(b, cfg, dir, SyncEverySecond, 1)
+		})
+	}
+}
+
+func benchmarkLog(b *testing.B, config broker.Config, parent string, mode SyncMode, publishers int) {
 	dir, err := os.MkdirTemp(parent, "pubsubd-log-")
 	if err != nil {
 		b.Skipf("there is no %s: %v", parent, err)
@@ -162,7 +173,7 @@ func benchmarkLog(b *testing.B, parent string, mode SyncMode, publishers int) {
 	require.NoError(b, err)
 	recovered, ended := make(chan struct{}), make(chan error, 1)
 	cfg := WALConfig{FS: files, Sync: mode, BootID: "boot", Seed: rand.Uint64, Recovered: func(Recovery) { close(recovered) }}
-	on := broker.NewWithLog(broker.Config{}, metrics.New("test"), time.Now(), func(on *broker.Broker) broker.Log { return NewWAL(cfg, on) })
+	on := broker.NewWithLog(config, metrics.New("test"), time.Now(), func(on *broker.Broker) broker.Log { return NewWAL(cfg, on) })
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { ended <- on.Feed(ctx) }()
 	<-recovered
