@@ -119,7 +119,7 @@ func (l *link) unlink() {
 }
 
 // visitDue calls visit for every session that is due, without holding a lock. visit
-// returns when the next visit is due.
+// returns when the next visit is due, unless visitBy has set an earlier time meanwhile.
 func (w *wheel) visitDue(now time.Time, visit func(*Session) (next time.Time)) {
 	w.visits.Lock()
 	defer w.visits.Unlock()
@@ -144,7 +144,7 @@ func (w *wheel) visitDue(now time.Time, visit func(*Session) (next time.Time)) {
 		for _, s := range due {
 			next := visit(s)
 			p.mu.Lock()
-			if p.byID[s.id] == s && s.link.prev == nil {
+			if p.byID[s.id] == s && w.slotOf(next) < s.slot.Load() { // visitBy may have been called meanwhile
 				w.scheduleLocked(p, s, next)
 			}
 			p.mu.Unlock()

@@ -59,7 +59,11 @@ func TestAVisitCanMoveForward(t *testing.T) {
 	w.then = func() { w.m.visitBy(w.s, w.begun.Add(25*time.Second)) } // during the visit
 	require.Equal(t, 1, w.visits(20*time.Second))
 	require.Zero(t, w.visits(24*time.Second))
+	w.then = func() { w.m.visitBy(w.s, w.begun.Add(50*time.Second)) } // during a visit that returns an earlier time
+	w.next = 30 * time.Second
 	require.Equal(t, 1, w.visits(25*time.Second))
+	require.Zero(t, w.visits(29*time.Second))
+	require.Equal(t, 1, w.visits(30*time.Second))
 }
 
 func TestARemovedSessionIsNotVisited(t *testing.T) {
