@@ -37,7 +37,7 @@ type Rule struct {
 	Identity bool
 
 	// Presence makes the daemon track the members of these topics and publish changes.
-	// PresenceGrace is how long a member stays one without a session. Defaults false, 5 s.
+	// PresenceGrace is how long a member stays one without a connection. Defaults false, 5 s.
 	Presence      bool
 	PresenceGrace time.Duration
 }

@@ -202,7 +202,7 @@ func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
 		{"keep", count(&r.Keep), "Newest messages that drop_oldest keeps. Only with drop_oldest. Default: " + strconv.Itoa(broker.DefaultKeep) + "."},
 		{"identity", truth(&r.Identity), "Add the verified subject of the publisher (by) to each message of these topics, and the public claims of its token. Default: false."},
 		{"presence", truth(&r.Presence), "Tell clients which members are subscribed to each of these topics (PROTOCOL.md, Presence). Default: false."},
-		{"presence_grace", duration(&r.PresenceGrace, time.Millisecond), "How long a member stays on the topic after its last session has ended, so that a reconnect is silent. Only with presence. Default: " + broker.DefaultPresenceGrace.String() + "."},
+		{"presence_grace", duration(&r.PresenceGrace, time.Millisecond), "How long a member stays on the topic after its last connection or poll has ended, so that a reconnect is silent. Clients wait up to 10 s before they try again: a longer grace bridges that, too. Only with presence. Default: " + broker.DefaultPresenceGrace.String() + "."},
 		{"rate", rate(often), "Rate of messages that all clients publish to all of these topics together. Default: no limit besides rates.publishes."},
 	}
 	for i := range rows {

@@ -61,12 +61,9 @@ func (k *kit) starts(texts ...string) []wire.Start {
 
 var everything = frame.Limit{Frames: 1000, Bytes: 1 << 20}
 
-// take takes the frames that a session has.
+// take takes the frames that a session has, in a poll that then waits for ever.
 func (k *kit) take(s *session.Session) {
 	k.Helper()
-	var p session.Reader
-	require.NoError(k, p.Begin(s, 0, session.AcksNext, session.Arrival{}, time.Now()))
-	defer p.Done(time.Now())
-	_, err := p.Take(context.Background(), everything, time.Second)
+	_, err := k.attach(s).Take(context.Background(), everything, time.Second)
 	require.NoError(k, err)
 }

@@ -3,7 +3,7 @@ package presence
 
 import (
 	"cmp"
-	"container/list"
+	"container/heap"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -54,8 +54,8 @@ type audience struct {
 
 	// Guarded by Members.mu.
 	members   map[identity]*member
-	away      list.List // the members without a session; the longest away first
-	anonymous int       // sessions without an identity
+	away      awayHeap // the members without a session
+	anonymous int      // sessions without an identity
 	changes   []news
 	crowded   bool // only counts are told
 	retracts  bool // the next that is told is that the list must be read again
@@ -81,9 +81,41 @@ type identity struct{ subject, client string }
 type member struct {
 	identity
 	ListedMember
-	sessions int
-	left     time.Time
-	away     *list.Element // in audience.away; nil: it has sessions
+	sessions int       // 0: it is in audience.away
+	left     time.Time // newest time at which one of its sessions left
+	away     int       // index in audience.away
+}
+
+// An awayHeap has members without a session, the longest away first. Members come in no order,
+// because a session without a poll is noticed late.
+type awayHeap []*member
+
+func (h awayHeap) Len() int { return len(h) }
+
+func (h awayHeap) Less(i, j int) bool {
+	return cmp.Or(h[i].left.Compare(h[j].left), cmp.Compare(h[i].Key, h[j].Key)) < 0
+}
+
+func (h awayHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].away, h[j].away = i, j
+}
+
+// Push implements heap.Interface.
+func (h *awayHeap) Push(m any) {
+	m.(*member).away = len(*h)
+	*h = append(*h, m.(*member))
+}
+
+// Pop implements heap.Interface.
+func (h *awayHeap) Pop() any {
+	last := len(*h) - 1
+	m := (*h)[last]
+	(*h)[last] = nil
+	if *h = (*h)[:last]; last == 0 {
+		*h = nil
+	}
+	return m
 }
 
 // An audience of more than crowd members is crowded. It is no longer when it has shrunk to
@@ -114,15 +146,14 @@ func (p *Members) Joined(topic string, of wire.Member) {
 		a.members[who] = m
 		p.countLocked(1, m)
 		p.changedLocked(a, news{m.Key, wire.PresenceEvent{Event: wire.PresenceJoin, Member: m.Member}})
-	case m.away != nil:
-		a.away.Remove(m.away)
-		m.away = nil
+	case m.sessions == 0:
+		heap.Remove(&a.away, m.away)
 	}
 	m.sessions++
 }
 
 // Left implements session.Presence.
-func (p *Members) Left(topic string, of wire.Member) {
+func (p *Members) Left(topic string, of wire.Member, at time.Time) {
 	who := identity{of.Subject, of.Client}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,8 +164,11 @@ func (p *Members) Left(topic string, of wire.Member) {
 		return
 	}
 	m := a.members[who]
+	if at.After(m.left) {
+		m.left = at
+	}
 	if m.sessions--; m.sessions == 0 {
-		m.left, m.away = time.Now(), a.away.PushBack(m)
+		heap.Push(&a.away, m)
 	}
 }
 
@@ -216,12 +250,8 @@ func (p *Members) Sweep(now time.Time) {
 func (p *Members) expire(a *audience, by time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for first := a.away.Front(); first != nil; first = a.away.Front() {
-		m := first.Value.(*member)
-		if m.left.After(by) {
-			return
-		}
-		a.away.Remove(first)
+	for a.away.Len() > 0 && !a.away[0].left.After(by) {
+		m := heap.Pop(&a.away).(*member)
 		delete(a.members, m.identity)
 		p.countLocked(-1, m)
 		p.changedLocked(a, news{m.Key, wire.PresenceEvent{Event: wire.PresenceLeave, Member: wire.Member{Subject: m.subject, Client: m.client}}})

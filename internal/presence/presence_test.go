@@ -58,12 +58,22 @@ func (k *kit) openingAs(who string, topics ...string) session.Opening {
 	return session.Opening{Topics: k.starts(topics...), Ack: true, Grant: g, Client: client, Brief: true}
 }
 
+// enter opens a session with a poll that waits for ever.
 func (k *kit) enter(who string, topics ...string) *session.Session {
 	k.Helper()
 	s, _, err := k.registry.Open(context.Background(), k.openingAs(who, topics...), time.Now())
 	require.NoError(k, err)
 	k.entered.Add(1)
+	k.attach(s)
 	return s
+}
+
+// attach begins a poll of a session.
+func (k *kit) attach(s *session.Session) *session.Reader {
+	k.Helper()
+	p := &session.Reader{}
+	require.NoError(k, p.Begin(s, 0, session.AcksNext, session.Arrival{}, time.Now()))
+	return p
 }
 
 // pollAs is a poll without a session, which ends after a while.
@@ -602,6 +612,76 @@ func TestPresenceOfManyAtOnce(t *testing.T) {
 		}
 		k.wait(10)
 		require.Empty(k, k.on("chat.a"))
+		require.Empty(k, k.members.audiences)
+	})
+}
+
+// A session outlives its connection by a minute; its client leaves after the grace, and comes back with the next poll.
+func TestABrokenConnectionLeavesAfterTheGrace(t *testing.T) {
+	present(t, func(k *kit) {
+		w := k.watch("chat.a")
+		s := k.enter("ann/", "chat.a")
+		unpolled, _, err := k.registry.Open(context.Background(), k.openingAs("bob/", "chat.a"), time.Now())
+		require.NoError(k, err)
+		k.entered.Add(1)
+		p := k.attach(s)
+		require.Equal(k, "join ann/, join bob/", w.follow())
+		k.wait(4)
+		require.Empty(k, w.follow())
+		p.Done(time.Now())
+		k.wait(2)
+		require.Equal(k, "leave bob/", w.follow(), "its session was never polled")
+		k.wait(2)
+		require.Empty(k, w.follow())
+		k.wait(2)
+		require.Equal(k, "leave ann/", w.follow())
+		k.attach(s)
+		k.attach(unpolled)
+		require.Equal(k, "join ann/, join bob/", w.follow(), "at once")
+	})
+}
+
+// All sessions of a member count, and it leaves when the last one has been away for the grace.
+func TestAMemberIsThereWhileOneOfItsSessionsIs(t *testing.T) {
+	present(t, func(k *kit) {
+		w := k.watch("chat.a")
+		one, two, three := k.enter("ann/", "chat.a"), k.enter("ann/", "chat.a"), k.enter("ann/", "chat.a")
+		poll, last := k.attach(one), k.attach(three)
+		require.Equal(k, "join ann/", w.follow())
+		poll.Done(time.Now())
+		k.wait(4)
+		k.registry.End(two)
+		last.Done(time.Now().Add(-2 * time.Second)) // it broke earlier than it ended
+		k.registry.End(three)
+		k.wait(4)
+		require.Empty(k, w.follow(), "one is away for longer than the grace, two is not")
+		k.wait(2)
+		require.Equal(k, "leave ann/", w.follow())
+		k.attach(one)
+		require.Equal(k, "join ann/", w.follow())
+	})
+}
+
+// Sessions end in another order than their connections broke.
+func TestMembersLeaveInTheOrderInWhichTheirConnectionsBroke(t *testing.T) {
+	present(t, func(k *kit) {
+		w := k.watch("chat.a")
+		var sessions []*session.Session
+		for i := range 4 {
+			s := k.enter(fmt.Sprintf("u%d/", i), "chat.a")
+			sessions = append(sessions, s)
+			k.attach(s).Done(time.Now())
+			k.wait(1)
+		}
+		w.follow()
+		for _, i := range []int{2, 0, 3, 1} {
+			k.registry.End(sessions[i])
+		}
+		require.Empty(k, w.follow())
+		for i := range 4 {
+			k.wait(1)
+			require.Equal(k, fmt.Sprintf("leave u%d/", i), w.follow())
+		}
 		require.Empty(k, k.members.audiences)
 	})
 }

@@ -81,7 +81,7 @@ func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now t
 		s.timeOutAtLocked(now.Add(p.wait))
 	case Over:
 		s.readers.parked = nil
-		s.readers.newest, s.active = nil, now.Sub(s.opened)
+		s.endReaderLocked(now)
 		p.handedOver = true
 		if s.ephemeral {
 			s.unsubscribeLocked() // its connection ends it later, perhaps much later

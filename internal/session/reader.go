@@ -77,6 +77,15 @@ type Client interface{ Left() bool }
 // errors are stale_ack, ack_beyond_sent and token_expired, which change nothing, and the
 // problem with which the session ended.
 func (p *Reader) Begin(s *Session, ack uint64, acking Acking, a Arrival, now time.Time) error {
+	returns, err := p.begin(s, ack, acking, a, now)
+	if returns {
+		s.registry.presence.Flush()
+	}
+	return err
+}
+
+// begin is Begin without the publication that the client is a member again; returns says that it is.
+func (p *Reader) begin(s *Session, ack uint64, acking Acking, a Arrival, now time.Time) (returns bool, err error) {
 	if a.At.IsZero() {
 		a.At = now
 	}
@@ -84,18 +93,18 @@ func (p *Reader) Begin(s *Session, ack uint64, acking Acking, a Arrival, now tim
 	defer s.mu.Unlock()
 	switch present := s.readers.newest; {
 	case s.ended != nil:
-		return s.ended
+		return false, s.ended
 	case s.grant.Load().HasExpired(now):
-		return expiredProblem
+		return false, expiredProblem
 	case present == nil:
 	case hasLeft(a.Client):
-		return context.Canceled
+		return false, context.Canceled
 	case present.arrived > a.At.Sub(s.opened) && !hasLeft(present.client):
-		return replacedProblem
+		return false, replacedProblem
 	}
 	if s.acks {
 		if err := s.ackLocked(ack); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if s.readers.newest != nil {
@@ -114,7 +123,10 @@ func (p *Reader) Begin(s *Session, ack uint64, acking Acking, a Arrival, now tim
 		p.acks = make(chan struct{}, 1)
 	}
 	s.readers.newest, s.active = p, now.Sub(s.opened)
-	return nil
+	if returns = s.away; returns {
+		s.reappearLocked()
+	}
+	return returns, nil
 }
 
 func hasLeft(c Client) bool { return c != nil && c.Left() }
@@ -142,10 +154,15 @@ func (p *Reader) Done(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.readers.newest == p {
-		s.readers.newest = nil
-		s.active = now.Sub(s.opened)
+		s.endReaderLocked(now)
 	}
 	p.releaseFrames()
+}
+
+// endReaderLocked notes that the newest poll has ended.
+func (s *Session) endReaderLocked(now time.Time) {
+	s.readers.newest, s.active = nil, now.Sub(s.opened)
+	s.visitAfterGraceLocked()
 }
 
 // Forget drops references to the session, after Done.

@@ -63,6 +63,8 @@ type Session struct {
 	readers  readers             // who takes the frames
 	window   window              // what was sent and is not acked
 	told     bool                // Events know the session
+	away     bool                // a reader makes the client a member of some topic again; see Presence
+	grace    uint32              // shortest of the topics of which the client is a member, or shorter, in ms; 0: of none
 	ended    *wire.Problem       // why the session ended; nil while it lives
 	active   time.Duration       // after opened; when it was opened, or a poll last began or ended
 }
@@ -130,9 +132,9 @@ func (s *Session) unsubscribeLocked() {
 	}
 }
 
-// visit times out the parked poll if it is due, and ends the poll of an expired grant. It
-// returns when the session must be visited again, and whether it had no poll for the
-// inactivity timeout.
+// visit times out the parked poll if it is due, ends the poll of an expired grant, and tells
+// Presence that the client is away. It returns when the session must be visited again, and whether
+// it had no poll for the inactivity timeout.
 func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,6 +149,7 @@ func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	default:
 		next = s.opened.Add(s.active + s.registry.cfg.Load().InactivityTimeout)
 		idle = !next.After(now)
+		s.departLocked(now)
 	}
 	switch g := s.grant.Load(); {
 	case !g.HasExpired(now):

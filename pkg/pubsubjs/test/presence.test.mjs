@@ -1,4 +1,4 @@
-// Who is on a topic needs no code of the client: the example of PROTOCOL.md, Presence.
+// Who is on a topic, by follow: it loads the list first, and again after a gap.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Client } from "../dist/client.js";
@@ -13,11 +13,11 @@ before(async () => {
 
 after(() => daemon.end());
 
-/** Opens a session on the topic for the client of this name. Returns a function that closes it. */
+/** Opens a stream of the topic for the client of this name. Returns a function that closes it. */
 async function come(name) {
-  const r = await fetch(daemon.url + "/v1/sessions", { method: "POST", body: JSON.stringify({ topics: ["chat.42"], client: name }) });
-  const { session } = await r.json();
-  return () => fetch(`${daemon.url}/v1/sessions/${session}`, { method: "DELETE" });
+  const leave = new AbortController();
+  await fetch(`${daemon.url}/v1/poll?topic=chat.42&client=${name}&mode=stream`, { signal: leave.signal });
+  return () => leave.abort();
 }
 
 test("a page always has the list of who is on a topic", { timeout: 60_000 }, async () => {
