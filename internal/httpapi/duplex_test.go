@@ -114,6 +114,9 @@ func (d *duplexClient) Return(lost int) {
 	require.NoError(d.system, err)
 }
 
+// Leave implements transporttest.Subscriber.
+func (d *duplexClient) Leave() { d.leave() }
+
 // Leaves implements transporttest.SessionHolder.
 func (d *duplexClient) Leaves() bool { return false }
 

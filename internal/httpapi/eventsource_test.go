@@ -429,6 +429,9 @@ func (s *sseSubscriber) Return(lost int) {
 	s.lastID = s.had[len(s.had)-1]
 }
 
+// Leave implements transporttest.Subscriber.
+func (s *sseSubscriber) Leave() { s.cut() }
+
 func (s *sseSubscriber) Close() {
 	s.leave()
 	s.cut()

@@ -156,6 +156,16 @@ func (s *system) Drain() {
 
 func (s *system) Sweep() { s.Parts.Sessions.Sweep(time.Now()) }
 
+func (s *system) Members(topic string) (keys []string) {
+	s.Helper()
+	found, err := s.Parts.Presence.List(topic, time.Now())
+	require.NoError(s, err)
+	for _, m := range found.Members {
+		keys = append(keys, m.Key)
+	}
+	return keys
+}
+
 func (s *system) Subscribe(o transporttest.Opening) (transporttest.Subscriber, error) {
 	sub := s.newSubscriber(o.Client)
 	sub.begin(o.Topics)
@@ -376,6 +386,9 @@ func (s *subscriber) Return(lost int) {
 		require.NoError(s, s.openSession(s.starts()))
 	}
 }
+
+// Leave implements transporttest.Subscriber.
+func (s *subscriber) Leave() { s.drop() }
 
 func (s *subscriber) drop() {
 	s.leave()

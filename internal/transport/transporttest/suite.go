@@ -45,6 +45,8 @@ type System interface {
 	Drain()
 	// Sweep does what the daemon does each second.
 	Sweep()
+	// Members returns the keys of the members of a topic.
+	Members(topic string) []string
 }
 
 // An Opening has what a subscriber asks for.
@@ -68,6 +70,9 @@ type Subscriber interface {
 	// Return loses the connection and reconnects as the transport does it. The last frames
 	// that Next returned, lost of them, count as not received.
 	Return(lost int)
+
+	// Leave loses the connection. The next call is Return, or Close.
+	Leave()
 
 	// Close closes the connection.
 	Close()
@@ -127,6 +132,7 @@ func stories() map[string]story {
 		"away for too long":         {tell: awayForTooLong, clock: true},
 		"ended by its client":       {tell: endedByClient},
 		"taken over by another":     {tell: takenOver, clock: true}, // otherwise either poll may be the newer one
+		"presence":                  {bounds: Bounds{Rules: []broker.Rule{{Name: "a", Pattern: "a", Presence: true}}}, tell: presence, clock: true},
 		"drain":                     {tell: drain},
 		"drain refuses clients":     {tell: drained},
 	}
