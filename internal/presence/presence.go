@@ -2,6 +2,7 @@
 package presence
 
 import (
+	"bytes"
 	"cmp"
 	"container/heap"
 	"encoding/json"
@@ -42,7 +43,7 @@ func New(b *broker.Broker, m *metrics.Metrics) *Members {
 
 // An audience has the members of one topic.
 //
-// Each join and each leave of a small audience is told. Of a large one only the count is
+// Each join, each leave and all other claims of a member of a small audience are told. Of a large one only the count is
 // told, once a second. When the messages do not tell all that has happened, they are
 // retracted: everyone who watches gets a gap, and reads the list again.
 type audience struct {
@@ -84,6 +85,7 @@ type member struct {
 	sessions int       // 0: it is in audience.away
 	left     time.Time // newest time at which one of its sessions left
 	away     int       // index in audience.away
+	issued   int64     // when the token was that has the claims, in Unix milliseconds
 }
 
 // An awayHeap has members without a session, the longest away first. Members come in no order,
@@ -126,7 +128,7 @@ const (
 )
 
 // Joined implements session.Presence.
-func (p *Members) Joined(topic string, of wire.Member) {
+func (p *Members) Joined(topic string, of wire.Member, issued time.Time) {
 	who := identity{of.Subject, of.Client}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +141,7 @@ func (p *Members) Joined(topic string, of wire.Member) {
 	m := a.members[who]
 	switch {
 	case m == nil:
-		m = &member{identity: who}
+		m = &member{identity: who, issued: issued.UnixMilli()}
 		m.Key = who.subject + "/" + who.client // at most 193 bytes; a client's name has no slash
 		m.Member = of
 		m.Since = time.Now().UnixMilli()
@@ -148,8 +150,37 @@ func (p *Members) Joined(topic string, of wire.Member) {
 		p.changedLocked(a, news{m.Key, wire.PresenceEvent{Event: wire.PresenceJoin, Member: m.Member}})
 	case m.sessions == 0:
 		heap.Remove(&a.away, m.away)
+		fallthrough
+	default:
+		p.renewLocked(a, m, of.Claims, issued)
 	}
 	m.sessions++
+}
+
+// Renewed implements session.Presence.
+func (p *Members) Renewed(topic string, of wire.Member, issued time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.audiences[topic]
+	if m := a.members[identity{of.Subject, of.Client}]; m != nil { // nil: it is anonymous
+		p.renewLocked(a, m, of.Claims, issued)
+	}
+}
+
+// renewLocked gives a member the claims of a token, unless it has those of one that was issued
+// later. Other claims are told as another join.
+func (p *Members) renewLocked(a *audience, m *member, claims json.RawMessage, issued time.Time) {
+	if issued.UnixMilli() < m.issued {
+		return
+	}
+	m.issued = issued.UnixMilli()
+	if bytes.Equal(claims, m.Claims) {
+		return
+	}
+	p.countLocked(-1, m)
+	m.Claims = claims
+	p.countLocked(1, m)
+	p.changedLocked(a, news{m.Key, wire.PresenceEvent{Event: wire.PresenceJoin, Member: m.Member}})
 }
 
 // Left implements session.Presence.

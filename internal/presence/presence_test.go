@@ -109,7 +109,7 @@ type watcher struct {
 	k       *kit
 	topic   string
 	at      wire.Position
-	members map[string]bool
+	members map[string]wire.Member
 	counts  wire.PresenceCounts
 	events  []string // such as "join ann/", and "gap"
 }
@@ -125,9 +125,9 @@ func (w *watcher) load() {
 	w.k.Helper()
 	p, err := w.k.members.List(w.topic, time.Now())
 	require.NoError(w.k, err)
-	w.at, w.counts, w.members = p.Position, p.PresenceCounts, map[string]bool{}
+	w.at, w.counts, w.members = p.Position, p.PresenceCounts, map[string]wire.Member{}
 	for _, m := range p.Members {
-		w.members[m.Key] = true
+		w.members[m.Key] = m.Member
 	}
 }
 
@@ -159,11 +159,14 @@ func (w *watcher) take(m *wire.Message) {
 	require.NoError(w.k, json.Unmarshal(m.Data, &e))
 	switch e.Event {
 	case wire.PresenceJoin:
-		require.False(w.k, w.members[m.Key], "%s joins twice", m.Key)
-		w.members[m.Key] = true
+		if was, there := w.members[m.Key]; there {
+			require.NotEqual(w.k, string(was.Claims), string(e.Claims), "%s joins twice", m.Key)
+			require.Equal(w.k, was.Since, e.Since)
+		}
+		w.members[m.Key] = e.Member
 		w.events = append(w.events, "join "+m.Key)
 	case wire.PresenceLeave:
-		require.True(w.k, w.members[m.Key], "%s leaves, and is not there", m.Key)
+		require.Contains(w.k, w.members, m.Key, "%s leaves, and is not there", m.Key)
 		delete(w.members, m.Key)
 		w.events = append(w.events, "leave "+m.Key)
 	case wire.PresenceCount:
@@ -367,7 +370,7 @@ func TestAReloadGivesAndTakesPresence(t *testing.T) {
 		reload(withPresence)
 		reload(withPresence)
 		w := k.watch("chat.a")
-		require.Equal(k, map[string]bool{"ann/": true}, w.members)
+		require.Equal(k, []string{"ann/"}, slices.Collect(maps.Keys(w.members)))
 		require.Equal(k, 1, k.members.Count())
 		reload(broker.Config{})
 		k.wait(6)
@@ -460,13 +463,13 @@ func TestWhatCannotBeToldIsAGap(t *testing.T) {
 		account := k.broker.Memory()
 		_, budget := account.Held()
 		account.Add(memory.Unread, budget)
-		k.members.Joined("chat.a", wire.Member{Subject: "ann"})
+		k.members.Joined("chat.a", wire.Member{Subject: "ann"}, time.Time{})
 		k.members.Flush()
 		require.Empty(k, w.follow())
 		account.Add(memory.Unread, -budget)
 		k.wait(1)
 		require.Equal(k, "gap", w.follow())
-		require.Equal(k, map[string]bool{"ann/": true}, w.members)
+		require.Equal(k, []string{"ann/"}, slices.Collect(maps.Keys(w.members)))
 	})
 }
 
@@ -683,5 +686,55 @@ func TestMembersLeaveInTheOrderInWhichTheirConnectionsBroke(t *testing.T) {
 			require.Equal(k, fmt.Sprintf("leave u%d/", i), w.follow())
 		}
 		require.Empty(k, k.members.audiences)
+	})
+}
+
+// claims returns the grant of ann by a token that was issued at a second, and names her.
+func claims(second int, name string) *auth.Grant {
+	return &auth.Grant{Subject: "ann", Claims: fmt.Appendf(nil, `{"name":"%s"}`, name), Issued: time.Unix(int64(second), 0), Expires: time.Now().Add(time.Hour)}
+}
+
+// The newest token of a member counts, whichever of its sessions has it.
+func TestAMemberHasTheClaimsOfItsNewestToken(t *testing.T) {
+	present(t, func(k *kit) {
+		w := k.watch("chat.a")
+		enter := func(g *auth.Grant) *session.Session {
+			s, _, err := k.registry.Open(context.Background(), session.Opening{Topics: k.starts("chat.a", "other"), Grant: g}, time.Now())
+			require.NoError(k, err)
+			k.entered.Add(1)
+			k.attach(s)
+			return s
+		}
+		wants := func(name, events string) {
+			k.Helper()
+			require.Equal(k, events, w.follow())
+			list, err := k.members.List("chat.a", time.Now())
+			require.NoError(k, err)
+			require.Len(k, list.Members, 1)
+			require.Equal(k, fmt.Sprintf(`{"name":"%s"}`, name), string(list.Members[0].Claims))
+			require.Equal(k, list.Members[0].Member, w.members["ann/"])
+		}
+		permits := func(string) bool { return true }
+		one, two := enter(claims(100, "A")), enter(claims(200, "A"))
+		wants("A", "join ann/")
+		k.wait(1)
+		used := k.broker.Memory().Of(memory.Topics)
+		require.NoError(k, one.Renew(claims(300, "Ann"), permits))
+		wants("Ann", "join ann/")
+		require.Equal(k, used+2, k.broker.Memory().Of(memory.Topics), "two bytes more")
+		require.NoError(k, one.Renew(claims(400, "Ann"), permits))
+		wants("Ann", "")
+		require.NoError(k, two.Renew(claims(300, "Anna"), permits))
+		wants("Ann", "")
+		enter(claims(399, "Anna"))
+		wants("Ann", "")
+		three := enter(claims(500, "Anne"))
+		wants("Anne", "join ann/")
+		k.registry.End(three)
+		k.registry.End(one)
+		k.wait(6)
+		wants("Anne", "")
+		require.NoError(k, two.Renew(claims(600, "Ann"), func(name string) bool { return name == "other" }))
+		require.Empty(k, w.follow(), "it may not be here any more")
 	})
 }

@@ -26,6 +26,9 @@ var (
 // has. A subscription for which allowed returns false ends: its client gets a gap,
 // forbidden. The error is the problem with which the session ended.
 func (s *Session) Renew(g *auth.Grant, allowed func(name string) bool) error {
+	if p := s.registry.presence; p != nil {
+		defer p.Flush() // after the lock
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended != nil {
@@ -49,6 +52,7 @@ func (s *Session) Renew(g *auth.Grant, allowed func(name string) bool) error {
 	if s.ended != nil {
 		return s.ended
 	}
+	s.renewLocked()
 	return nil
 }
 

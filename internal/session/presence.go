@@ -17,12 +17,15 @@ import (
 type Presence interface {
 	// Joined says that a session makes its client a member of a topic, and Left that it no longer
 	// does. The client left at the given time: when the session ended or unsubscribed or, if it had
-	// no reader then, when it last had one. m has the session's subject and the name of its client;
-	// both may be empty. They run under the session's lock, so they must not block or call back.
-	Joined(topic string, m wire.Member)
+	// no reader then, when it last had one. Renewed says that the session has another token. m has
+	// the session's subject and the name of its client; both may be empty. issued is when the token
+	// was issued; zero: there is none. They run under the session's lock, so they must not block or
+	// call back.
+	Joined(topic string, m wire.Member, issued time.Time)
+	Renewed(topic string, m wire.Member, issued time.Time)
 	Left(topic string, m wire.Member, at time.Time)
 
-	// Flush publishes who has joined. Sweep is called about once a second, and publishes the
+	// Flush publishes who has joined or has other claims. Sweep is called about once a second, and publishes the
 	// rest. Both may call back, because the caller holds no lock.
 	Flush()
 	Sweep(now time.Time)
@@ -40,7 +43,7 @@ func (sub *subscription) appearLocked() {
 	default:
 		if !sub.present {
 			sub.present = true
-			s.registry.presence.Joined(sub.joined.Topic(), s.member())
+			s.registry.presence.Joined(sub.joined.Topic(), s.member(), s.Grant().Issued)
 		}
 		s.noteGraceLocked(rule.PresenceGrace)
 	}
@@ -113,6 +116,15 @@ func (s *Session) reappearLocked() {
 	s.away = false
 	for _, sub := range s.subs.all() {
 		sub.appearLocked()
+	}
+}
+
+// renewLocked tells that the client has the claims of another token.
+func (s *Session) renewLocked() {
+	for topic, sub := range s.subs.all() {
+		if sub.present {
+			s.registry.presence.Renewed(topic, s.member(), s.Grant().Issued)
+		}
 	}
 }
 

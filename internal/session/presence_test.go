@@ -23,7 +23,13 @@ type heardPresence struct {
 	heard []string
 }
 
-func (h *heardPresence) Joined(topic string, m wire.Member) { h.note("joined", topic, m, "") }
+func (h *heardPresence) Joined(topic string, m wire.Member, _ time.Time) {
+	h.note("joined", topic, m, "")
+}
+
+func (h *heardPresence) Renewed(topic string, m wire.Member, issued time.Time) {
+	h.note("renewed", topic, m, " of "+issued.Sub(h.begun).String())
+}
 
 func (h *heardPresence) Left(topic string, m wire.Member, at time.Time) {
 	h.note("left", topic, m, " at "+at.Sub(h.begun).String())
@@ -234,6 +240,27 @@ func TestAReloadChangesTheGrace(t *testing.T) {
 		k.sweep(31 * time.Second)
 		heard.wants(k, "ann left chat.a/  at 38s") // with the session
 		require.Equal(k, inactiveProblem, s.ended)
+	})
+}
+
+// A renewal tells the claims of the new token, on the topics where the client is a member.
+func TestPresenceLearnsOfANewToken(t *testing.T) {
+	withPresence(t, func(k *kit, heard *heardPresence) {
+		s := k.openAs(token(time.Minute), "chat.a", "chat.b", "other")
+		p := k.begin(s)
+		time.Sleep(time.Second)
+		fresh := token(time.Hour)
+		fresh.Claims = []byte(`{"n":1}`)
+		heard.heard = nil
+		require.NoError(k, s.Renew(fresh, only("chat.a", "other")))
+		heard.wants(k, `ann left chat.b/ {"n":1} at 1s`, `ann renewed chat.a/ {"n":1} of 1s`)
+		require.NoError(k, s.Renew(token(time.Second), anything))
+		heard.wants(k)
+		p.Done(time.Now())
+		k.sweep(6 * time.Second)
+		heard.wants(k, `ann left chat.a/ {"n":1} at 1s`)
+		require.NoError(k, s.Renew(token(time.Hour), anything))
+		heard.wants(k)
 	})
 }
 
