@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python deploy check check-long crash format vet lint darwin modules fuzz bench compare peers scale abuse soak upgrade clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python deploy check check-long crash presence format vet lint darwin modules fuzz bench compare peers scale abuse soak upgrade clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -165,12 +165,17 @@ check: format vet lint build darwin modules test test-web test-python deploy ## 
 check-long: export EXHAUSTIVE = 1
 check-long: CRASH_SEEDS = 20000
 check-long: FUZZTIME = 1m
-check-long: check crash fuzz soak upgrade abuse test-web-full ## check, 20,000 seeds of crashes, each fuzz target for a minute, soaks, upgrades, attacks, the whole matrix of browsers; some hours
+check-long: check crash presence fuzz soak upgrade abuse test-web-full ## check, 20,000 seeds of crashes, the truth of presence, each fuzz target for a minute, soaks, upgrades, attacks, the whole matrix of browsers; some hours
 
 CRASH_SEEDS ?= 100000
 
 crash: ## simulate crashes of the write-ahead log with CRASH_SEEDS (100,000) seeds, on all cores; CRASH_SEED=n prints one
 	CRASH_SEEDS=$(CRASH_SEEDS) $(GO) test -count=1 -timeout 12h -v -run TestACrashBreaksNoPromise ./internal/store
+
+PRESENCE_SECONDS ?= 600
+
+presence: ## cut the connections of 10,000 members for PRESENCE_SECONDS (600) of fake time, and compare the lists with the truth
+	PRESENCE_SECONDS=$(PRESENCE_SECONDS) $(GO) test -count=1 -timeout 1h -v -run TestTheListIsTheTruth ./internal/presence
 
 format: ## fail if a file is not formatted as gofmt does
 	@unformatted=$$($$($(GO) env GOROOT)/bin/gofmt -l .) && test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
