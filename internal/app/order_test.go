@@ -260,7 +260,7 @@ func TestEachCallNeedsItsRight(t *testing.T) {
 			return a.Topic(t.Context(), Caller{}, "a", func(wire.TopicState) error { return nil })
 		}},
 		"presence": {auth.Presence, func(a *App) error {
-			return a.Presence(t.Context(), Caller{}, "a", func(_ presence.List, leave func()) error { leave(); return nil })
+			return a.Presence(t.Context(), Caller{}, "a", func(_ wire.PresenceList, leave func()) error { leave(); return nil })
 		}},
 		"history": {auth.History, func(a *App) error {
 			h := request.History{Start: wire.Start{Topic: "a", From: wire.FromOldest}, Limit: 1}

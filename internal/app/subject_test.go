@@ -65,7 +65,7 @@ func TestAForbiddenTopicPermitsNothing(t *testing.T) {
 			return g.Topic(g.Context(), c, "chat.42", func(wire.TopicState) error { return nil })
 		},
 		"presence": func(g *guarded, c Caller) error {
-			return g.Presence(g.Context(), c, "chat.42", func(_ presence.List, leave func()) error { leave(); return nil })
+			return g.Presence(g.Context(), c, "chat.42", func(_ wire.PresenceList, leave func()) error { leave(); return nil })
 		},
 		"history": func(g *guarded, c Caller) error {
 			h := request.History{Start: wire.Start{Topic: "chat.42", From: wire.FromOldest}, Limit: 1}

@@ -12,7 +12,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
-	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -125,7 +124,7 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 }
 
 // Presence calls answer with who is on a topic.
-func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(found presence.List, leave func()) error) error {
+func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(found wire.PresenceList, leave func()) error) error {
 	return a.readLong(ctx, &c, topic, func() error {
 		if err := a.mayUse(&c, auth.Presence, topic); err != nil {
 			return err

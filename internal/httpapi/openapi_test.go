@@ -20,7 +20,6 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
-	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -195,8 +194,8 @@ var bound = map[string]struct {
 	"PublishItem":       {of: wire.PublishItem{}},
 	"TopicState":        {of: wire.TopicState{}},
 	"TopicList":         {of: wire.TopicList{}},
-	"Presence":          {of: presence.List{}},
-	"ListedMember":      {of: presence.ListedMember{}},
+	"Presence":          {of: wire.PresenceList{}},
+	"ListedMember":      {of: wire.ListedMember{}},
 	"PresenceEvent":     {of: wire.PresenceEvent{}},
 	"OpenRequest":       {of: wire.OpenRequest{}, request: true},
 	"SessionOpened":     {of: wire.SessionOpened{}},

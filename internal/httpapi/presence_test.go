@@ -13,7 +13,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
-	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -40,7 +39,7 @@ func TestOnlyThosePermittedSeeWhoIsThere(t *testing.T) {
 		require.Equal(k, 201, status)
 		status, text := k.Get("GET", "/v1/topics/chat.a/presence", "", ann)
 		require.Equal(k, 200, status, text)
-		var list presence.List
+		var list wire.PresenceList
 		require.NoError(k, json.Unmarshal([]byte(text), &list))
 		require.Len(k, list.Members, 1)
 		require.Equal(k, "bob/c1", list.Members[0].Key)
@@ -88,7 +87,7 @@ func TestALongListOfMembers(t *testing.T) {
 		status, text := k.Get("GET", "/v1/topics/chat.a/presence", "")
 		require.Equal(k, 200, status)
 		require.Greater(k, len(text), 64<<10)
-		var list presence.List
+		var list wire.PresenceList
 		require.NoError(k, json.Unmarshal([]byte(text), &list))
 		require.Len(k, list.Members, 500)
 		for i, m := range list.Members {
@@ -103,7 +102,7 @@ func TestTheLongestTopicHasPresence(t *testing.T) {
 		k := newKit(t, lanetest.Settings{Broker: chatWithPresence})
 		topic := "chat." + strings.Repeat("x", wire.MaxTopicBytes-5)
 		_, text := k.Get("GET", "/v1/topics/"+topic+"/presence", "")
-		var list presence.List
+		var list wire.PresenceList
 		require.NoError(k, json.Unmarshal([]byte(text), &list))
 		s := k.Open(`{"topics":["` + list.Position.String() + `"]}`)
 		k.Open(`{"topics":["` + topic + `"],"client":"c1"}`)

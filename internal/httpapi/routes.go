@@ -13,7 +13,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
-	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -189,10 +188,10 @@ func (a *API) topic(call func(ctx context.Context, c app.Caller, topic string, a
 }
 
 func (a *API) showPresence(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.Presence(r.Context(), c, mux.Vars(r)["topic"], func(found presence.List, leave func()) error {
+	return a.App.Presence(r.Context(), c, mux.Vars(r)["topic"], func(found wire.PresenceList, leave func()) error {
 		long := a.longList(w, r, leave)
 		members := slices.Values(found.Members)
-		found.Members = []presence.ListedMember{}
+		found.Members = []wire.ListedMember{}
 		_ = long.append(bytes.TrimSuffix(request.InJSON(found), []byte("]}")))
 		list(r.Context(), long, members)
 		return long.end("]}\n")

@@ -81,7 +81,7 @@ type identity struct{ subject, client string }
 // A member is on a topic from its first session on until it has had none for the grace.
 type member struct {
 	identity
-	ListedMember
+	wire.ListedMember
 	sessions int       // 0: it is in audience.away
 	left     time.Time // newest time at which one of its sessions left
 	away     int       // index in audience.away
@@ -375,24 +375,10 @@ func (a *audience) nextLocked(now time.Time) (n news) {
 	return n
 }
 
-// A List answers GET /v1/topics/{topic}/presence: who is on the topic.
-type List struct {
-	Topic    string        `json:"topic"`
-	Position wire.Position `json:"position"` // of the presence topic: later changes follow it
-	wire.PresenceCounts
-	Members []ListedMember `json:"members"` // all of them, or some if the list is not exact
-}
-
-// A ListedMember is a member in a list.
-type ListedMember struct {
-	Key string `json:"key"` // of the messages about the member
-	wire.Member
-}
-
 // List returns the members of a topic, and a position of its presence topic, after which
 // each later change follows. If the list is not exact, it has at most 500 members. The
 // error is a *wire.Problem: overloaded.
-func (p *Members) List(topic string, now time.Time) (found List, err error) {
+func (p *Members) List(topic string, now time.Time) (found wire.PresenceList, err error) {
 	p.mu.Lock()
 	a := p.audienceLocked(topic)
 	a.users++
@@ -403,7 +389,7 @@ func (p *Members) List(topic string, now time.Time) (found List, err error) {
 	found.Topic = topic
 	err = p.tellAll(a, now, func() {
 		found.PresenceCounts = wire.PresenceCounts{Count: len(a.members), Anonymous: a.anonymous, Exact: !a.crowded}
-		found.Members = make([]ListedMember, 0, min(len(a.members), crowd))
+		found.Members = make([]wire.ListedMember, 0, min(len(a.members), crowd))
 		for _, m := range a.members {
 			if len(found.Members) == crowd {
 				break
@@ -415,7 +401,7 @@ func (p *Members) List(topic string, now time.Time) (found List, err error) {
 		return found, err
 	}
 	found.Position, err = p.broker.Watch(wire.PresenceTopic(topic), now)
-	slices.SortFunc(found.Members, func(x, y ListedMember) int {
+	slices.SortFunc(found.Members, func(x, y wire.ListedMember) int {
 		return cmp.Or(cmp.Compare(x.Since, y.Since), cmp.Compare(x.Key, y.Key))
 	})
 	return found, err

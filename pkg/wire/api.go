@@ -111,6 +111,20 @@ type Member struct {
 	Since   int64           `json:"since,omitempty"`  // Unix milliseconds
 }
 
+// A PresenceList answers GET /v1/topics/{topic}/presence: who is on the topic.
+type PresenceList struct {
+	Topic    string   `json:"topic"`
+	Position Position `json:"position"` // of the presence topic: later changes follow it
+	PresenceCounts
+	Members []ListedMember `json:"members"` // all of them, or some if the list is not exact
+}
+
+// A ListedMember is a member in a list.
+type ListedMember struct {
+	Key string `json:"key"` // of the messages about the member
+	Member
+}
+
 // A PresenceEvent is the payload of a message of a presence topic.
 type PresenceEvent struct {
 	Event string `json:"event"`
