@@ -21,6 +21,9 @@
 // If the topic's rule has identity, Message.By is the verified subject of the publisher, and
 // Message.Claims has public claims of the publisher's token.
 //
+// Client.Presence is a live list of who is on a topic, with their claims, and Client.History reads
+// the messages of a topic backwards.
+//
 // The terms are those of the protocol (pkg/wire/PROTOCOL.md). Messages, gaps, positions and
 // problems are types of package wire.
 //

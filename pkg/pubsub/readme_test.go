@@ -89,6 +89,24 @@ func history(ctx context.Context, client *pubsub.Client) (*pubsub.Subscription, 
 	return live, err
 }
 
+func presence(ctx context.Context, client *pubsub.Client) error {
+	presence, err := client.Presence(ctx, "chat.42")
+	if err != nil {
+		return err
+	}
+	defer presence.Close()
+	for change, err := range presence.All(ctx) {
+		if err != nil {
+			return err
+		}
+		fmt.Println(change.Event, change.Member.Key, presence.Counts().Count)
+		for _, member := range presence.Members() {
+			fmt.Println(member.Subject, string(member.Claims))
+		}
+	}
+	return nil
+}
+
 func resume(ctx context.Context, client *pubsub.Client, sub *pubsub.Subscription) (*pubsub.Subscription, error) {
 	stored := sub.Positions()
 	var starts []wire.Start
@@ -111,4 +129,4 @@ func explain(err error) {
 }
 
 // The linter must not report them as unused.
-var _ = []any{connectAndUse, history, resume, connectWithTokens, explain}
+var _ = []any{connectAndUse, history, presence, resume, connectWithTokens, explain}
