@@ -257,6 +257,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		}
 		change = func(inTurn bool) (err error) {
 			reply.Positions, err = c.app.change(ctx, &c.caller, s, r, inTurn)
+			reply.Unfollowed = s.Unfollowed()
 			return err
 		}
 	}

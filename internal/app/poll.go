@@ -61,6 +61,11 @@ func (o *Opening) Poll(p request.TopicPoll) (s *session.Session, r transport.Req
 		return nil, r, err
 	}
 	s, positions, err := o.app.cfg.Sessions.OpenEphemeral(p.Open, time.Now())
+	if err == nil && r.Mode == transport.Single && s.Unfollowed() > 0 {
+		o.app.cfg.Sessions.End(s)
+		return nil, r, problem.New(wire.CodeTooManySubscriptions, "use mode=batch, a session, or narrower patterns",
+			"the patterns match more topics than fit, and a poll in mode single has no place for the gap that says so")
+	}
 	if p.Hello {
 		r.Hello = &wire.Hello{Positions: positions}
 	}

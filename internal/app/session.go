@@ -112,7 +112,10 @@ func (o *Opening) Session(s session.Opening) (opened wire.SessionOpened, err err
 	if err != nil {
 		return opened, err
 	}
-	return wire.SessionOpened{Session: of.ID(), Ack: s.Ack, Positions: positions, ExpiresMS: of.Grant().ExpiresMS(time.Now()), Limits: *o.app.Limits()}, nil
+	return wire.SessionOpened{
+		Session: of.ID(), Ack: s.Ack, Positions: positions, Unfollowed: of.Unfollowed(),
+		ExpiresMS: of.Grant().ExpiresMS(time.Now()), Limits: *o.app.Limits(),
+	}, nil
 }
 
 // open opens a session. It may wait for one of limits.sessions. While it waits, it
@@ -160,7 +163,7 @@ func (ch *Change) Make(r wire.ChangeRequest) (changed wire.SessionChanged, err e
 		return changed, err
 	}
 	changed.Positions, err = a.change(ctx, c, s, r, false)
-	changed.ExpiresMS = s.Grant().ExpiresMS(time.Now())
+	changed.ExpiresMS, changed.Unfollowed = s.Grant().ExpiresMS(time.Now()), s.Unfollowed()
 	return changed, err
 }
 

@@ -182,6 +182,18 @@ func (b *Broker) JoinIfThere(start wire.Start, born bool, to Subscriber) (j Join
 	return j, ok, nil
 }
 
+// Birth returns the position before the first message of a topic. It reports false if the topic
+// does not exist.
+func (b *Broker) Birth(topic string) (at wire.Position, ok bool) {
+	t := b.find(topic)
+	if t == nil {
+		return wire.Position{}, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.positionLocked(t.born), true
+}
+
 // admitSubscription counts one more subscription, or returns why there may be none.
 func (b *Broker) admitSubscription() error {
 	return b.admit(b.countSubscriptions, b.settings.Load().MaxSubscriptions, "subscriptions", "all_subscriptions")

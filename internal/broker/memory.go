@@ -14,6 +14,9 @@ const (
 	subscriptionBytes = 288
 )
 
+// BytesOf returns the memory of a subscription to the topic, with the topic's name.
+func BytesOf(topic string) int { return subscriptionBytes + len(topic) }
+
 // The memory of a pattern that a session follows, and of each branch of the tree of
 // patterns. Measured with patterns of sessions: 660 bytes each if they share all segments, and
 // 280 to 300 for each segment that they do not share.

@@ -34,6 +34,7 @@ type Joined struct {
 	Position wire.Position // for the client: the position that it gave, or the one assigned
 	Epoch    string        // of Cursor
 	Cursor   uint64        // offset after which delivery continues
+	Born     uint64        // offset before the topic's first message, in the topic's present epoch
 	Live     bool          // the next Read would return nothing: offers continue from Cursor
 }
 
@@ -51,6 +52,7 @@ func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (j Joined
 		start = wire.StartAfter(t.positionLocked(t.born))
 	}
 	j, restarted := t.resolveLocked(start)
+	j.Born = t.born
 	j.Subscription = &Subscription{topic: t, to: to, index: len(t.subs), paced: paced, restarted: restarted}
 	if paced {
 		t.paced++

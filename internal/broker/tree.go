@@ -163,28 +163,32 @@ type Search struct {
 
 // visitsPerTopic is how many branches a search may visit for each topic that it may
 // find. A wildcard before other segments leads to many topics that do not match.
-const visitsPerTopic = 64
+const visitsPerTopic = 16
 
 // recallsOfAll is how many patterns a search may compare with all forgotten topics
 // that are remembered.
 const recallsOfAll = 8
 
-// NewSearch returns a Search that finds at most the given number of topics for each
-// pattern.
+// NewSearch returns a Search that finds more than the given number of topics for no pattern,
+// except one.
 func NewSearch(topics int) *Search {
 	return &Search{limit: topics, visits: topics * visitsPerTopic, recalls: recallsOfAll * forgottenRemembered}
 }
 
-// Matching returns the names of the topics that the pattern matches, in order. ok is
-// false if the search reached one of its bounds.
+// Matching returns the names of the topics that the pattern matches, in order. If these are more
+// than the search's number of topics, some are missing. ok is false if the search was too long:
+// then it may have missed any.
 func (b *Broker) Matching(pattern string, s *Search) (topics []string, ok bool) {
 	s.found = nil
 	b.names.mu.RLock()
 	s.match(&b.names.tree.root, segmentsOf(pattern), true)
 	b.names.mu.RUnlock()
 	slices.Sort(s.found)
-	return s.found, !s.isOver()
+	return s.found, s.visits > 0 || len(s.found) > s.limit
 }
+
+// IsSpent reports whether the search finds nothing more.
+func (s *Search) IsSpent() bool { return s.visits <= 0 }
 
 func (s *Search) isOver() bool { return s.visits <= 0 || len(s.found) > s.limit }
 

@@ -32,7 +32,7 @@ func TestTheTranscriptsOfTheDocumentsAreTrue(t *testing.T) {
 	t.Parallel()
 	for path, change := range map[string]func(c *config.Config){
 		"../../pkg/wire/PROTOCOL.md": func(c *config.Config) {
-			c.Listen.TCP, c.Broker.HistoryMessages, c.Session.Queue = "127.0.0.1:0", 3, 2
+			c.Listen.TCP, c.Broker.HistoryMessages, c.Session.Queue, c.Session.PatternBytes = "127.0.0.1:0", 3, 2, 700
 			c.Broker.Rules = []broker.Rule{{Name: "lobby", Pattern: "lobby.*", Presence: true, PresenceGrace: 3 * time.Second}, {Name: "cursors", Pattern: "cursors.*", Ephemeral: true}}
 		},
 		"../../README.md": nil,

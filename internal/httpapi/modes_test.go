@@ -101,7 +101,7 @@ func sampleOf[C any](cells []C, part int) (sample []C) {
 func boundsOf(b transporttest.Bounds) lanetest.Settings {
 	return lanetest.Settings{
 		Broker:  broker.Config{HistoryMessages: b.HistoryMessages, HistoryAge: b.HistoryAge, Rules: b.Rules},
-		Session: session.Config{Queue: b.Queue, Unacked: b.Unacked, Subscriptions: b.Subscriptions},
+		Session: session.Config{Queue: b.Queue, Unacked: b.Unacked, Subscriptions: b.Subscriptions, PatternBytes: b.PatternBytes},
 	}
 }
 

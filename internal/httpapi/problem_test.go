@@ -216,3 +216,33 @@ func TestAnInternalErrorIsLoggedWithTheRequestID(t *testing.T) {
 	require.NotContains(t, answer.Body.String(), "melted")
 	require.Equal(t, map[string]any{"method": "GET", "request_id": "r1", "error": "the disk melted"}, logged.All()[0].ContextMap())
 }
+
+// Every answer about a subscription counts the topics of its patterns that do not fit.
+func TestAnswersCountTopicsThatDoNotFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, lanetest.Settings{Session: session.Config{PatternBytes: broker.BytesOf("a.1")}})
+		for _, topic := range []string{"a.1", "a.2", "a.3"} {
+			k.wantOK("/v1/topics/"+topic+"/messages", "1", lanetest.JSONType)
+		}
+		wantCount := func(status int, method, path, body string, headers ...string) {
+			t.Helper()
+			got, text := k.Get(method, path, body, headers...)
+			require.Equal(t, status, got, text)
+			require.Contains(t, text, `"unfollowed":2`, "%s %s", method, path)
+		}
+		wantCount(201, "POST", "/v1/sessions", `{"topics":["a.*"]}`, lanetest.JSONType)
+		s := k.Open(`{"topics":[]}`).Session
+		wantCount(200, "PATCH", "/v1/sessions/"+s, `{"add":["a.*"]}`, lanetest.JSONType)
+		wantCount(200, "GET", "/v1/sessions/"+s, "")
+		wantCount(200, "GET", "/v1/poll?topic=a.*@oldest", "")
+		refused := k.WantProblem(wire.CodeTooManySubscriptions, "GET", "/v1/poll?topic=a.*&mode=single", "")
+		require.Contains(t, refused.Remedy, "mode=batch")
+		e := k.eventSource(queryOf(referring, wire.Start{Topic: "a.*"}))
+		e.ids = referring
+		ev, err := e.next()
+		require.NoError(t, err)
+		require.Equal(t, 2, content(e, ev).Hello.Unfollowed)
+		e.leave()
+		e.cut()
+	})
+}

@@ -52,8 +52,11 @@ func (p *progress) take(c wire.Content) {
 		return
 	}
 	position := position(c)
-	p.before = append(p.before, p.at[position.Topic])
-	p.at[position.Topic] = wire.StartAfter(position)
+	had, met := p.at[position.Topic]
+	p.before = append(p.before, had)
+	if met || c.Gap == nil || !c.Gap.IsLeftOut() {
+		p.at[position.Topic] = wire.StartAfter(position)
+	}
 	p.got++
 }
 

@@ -393,7 +393,7 @@ func TestAnEventIDHasThePresentPositionOfAPattern(t *testing.T) {
 // A client may name only so many topics. An id with more is one without positions: a refusal
 // would stop the EventSource.
 func TestAnEventIDWithMorePositionsThanAClientMayName(t *testing.T) {
-	sseStory(t, lanetest.Settings{Session: session.Config{Subscriptions: 2}}, func(k *kit) {
+	sseStory(t, lanetest.Settings{Session: session.Config{Subscriptions: 2, PatternBytes: 3 * broker.BytesOf("a.x")}}, func(k *kit) {
 		k.speak("a.x")
 		epoch := k.Parts.Broker.Epoch("a.x")
 		for n, want := range map[int]string{7: "a.x2", 8: "gap(restarted a.*0-0)"} {

@@ -13,6 +13,7 @@ type Gauges struct {
 	Subscriptions int
 	Sessions      int
 	Behind        int // subscriptions that catch up from history
+	Unfollowed    int // topics that sessions leave out
 	Queued        int // frames in sessions' queues
 	Unacked       int // frames sent and not yet acknowledged
 
@@ -79,6 +80,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	send("sessions", "Open sessions.", float64(now.Sessions))
 	send("subscriptions_behind", "Subscriptions that are behind and read from history.", float64(now.Behind))
 	send("session_queued_frames", "Frames in sessions' queues.", float64(now.Queued))
+	send("unfollowed_topics", "Topics that patterns of sessions match, and that sessions leave out because they do not fit into limits.pattern_bytes. A topic counts once for each session.", float64(now.Unfollowed))
 	send("session_unacked_frames", "Frames sent and not yet acknowledged.", float64(now.Unacked))
 	send("presence_members", "Members of topics with presence; a member of two topics counts twice.", float64(now.PresenceMembers))
 	send("idempotency_keys", "Idempotency keys whose results the daemon remembers.", float64(now.IdempotencyKeys))

@@ -26,7 +26,7 @@ func (s *Session) Change(add []wire.Start, remove []string, allowed func(g *auth
 	c := &change{
 		session: s, add: add, added: make(map[string]bool, len(add)),
 		leaving: make(map[string]bool), joined: make(map[string]bool), had: make(map[string]uint64),
-		search: broker.NewSearch(s.registry.cfg.Load().Subscriptions), positions: make([]wire.Position, len(add)),
+		search: s.registry.newSearch(), positions: make([]wire.Position, len(add)),
 	}
 	if err := c.check(remove); err != nil {
 		return nil, err
@@ -80,24 +80,27 @@ type change struct {
 	patterns map[string]*pattern // those that the session will have; the new ones differ from its present ones
 	leaving  map[string]bool     // topics
 	unnamed  []*subscription     // stay, but only because a pattern matches them
+	named    int                 // topics and patterns that the client names more than before
+	bytes    int                 // bytes of topics that only patterns match, more than before
 	had      map[string]uint64   // offsets of this epoch that the client names, by topic
 
 	// Set by joinLocked.
 	search    *broker.Search
 	fresh     []*subscription
-	joined    map[string]bool // topics of fresh
-	notices   []notice        // of new patterns that have a gap to announce
-	positions []wire.Position // by index in add
-	matched   []wire.Position // of topics that were joined only for a pattern
+	joined    map[string]bool     // topics of fresh
+	notices   []notice            // of new patterns that have a gap to announce
+	positions []wire.Position     // by index in add
+	matched   []wire.Position     // of topics that were joined only for a pattern
+	leftOut   map[string]*pattern // topics that do not fit, and a pattern that matches
 }
 
 // maxPatterns bounds the patterns of a session: a change matches topics against all of
 // them while fan-outs wait. change.covers has a bit for each.
 const maxPatterns = auth.MaxPatterns
 
-// namedForPatterns is how many times Config.Subscriptions a client may name when it
-// resumes patterns: since its last poll the server may have forgotten many of its topics.
-const namedForPatterns = 4
+// namedForPatterns is how many times the topics that fit into Config.PatternBytes a client may name
+// when it resumes patterns: since its last poll the server may have forgotten many of its topics.
+const namedForPatterns = 2
 
 // check checks everything that needs no lock.
 func (c *change) check(remove []string) error {
@@ -117,12 +120,13 @@ func (c *change) check(remove []string) error {
 	if patterns > maxPatterns {
 		return tooManyPatterns(patterns)
 	}
-	most := c.session.registry.cfg.Load().Subscriptions
+	cfg := c.session.registry.cfg.Load()
+	most := cfg.Subscriptions
 	if patterns > 0 {
-		most *= namedForPatterns
+		most = cfg.mostNamed()
 	}
 	if n := max(len(c.add), len(remove)); n > most {
-		return c.session.tooMany(n)
+		return tooMany(most, n)
 	}
 	for _, name := range remove {
 		if err := checkName(name); err != nil {
@@ -144,9 +148,9 @@ func tooManyPatterns(n int) error {
 		"a session can have at most %d patterns; got %d", maxPatterns, n)
 }
 
-func (s *Session) tooMany(n int) error {
-	return problem.New(wire.CodeTooManySubscriptions, "subscribe to fewer topics, or raise limits.subscriptions",
-		"a session can have at most %d subscriptions; got %d", s.registry.cfg.Load().Subscriptions, n)
+func tooMany(most, n int) error {
+	return problem.New(wire.CodeTooManySubscriptions, "subscribe to fewer topics, use a pattern, or raise limits.subscriptions",
+		"a client can name at most %d topics and patterns in a session; got %d", most, n)
 }
 
 // matchResumed matches the names in add against the resumed patterns. It is the most
@@ -168,10 +172,11 @@ func (c *change) matchResumed() {
 }
 
 // planLocked decides what leaves, and which patterns are new. A named topic that is removed
-// stays, unnamed, if a remaining pattern matches it. The topics of a removed pattern leave
+// stays, unnamed, if a remaining pattern matches it and it fits. The topics of a removed pattern leave
 // unless they are named or another pattern matches them.
 func (c *change) planLocked(remove []string) {
 	s := c.session
+	remove = slices.Compact(slices.Sorted(slices.Values(remove)))
 	c.patterns = maps.Clone(s.patterns)
 	for _, name := range remove {
 		delete(c.patterns, name)
@@ -184,12 +189,14 @@ func (c *change) planLocked(remove []string) {
 			c.unnamed = append(c.unnamed, sub)
 		default:
 			c.leaving[name] = true
+			c.named--
 		}
 	}
 	if len(c.patterns) < len(s.patterns) {
 		for topic, sub := range s.subs.all() {
 			if !sub.named && !anyMatches(c.patterns, topic) {
 				c.leaving[topic] = true
+				c.bytes -= broker.BytesOf(topic)
 			}
 		}
 	}
@@ -207,6 +214,35 @@ func (c *change) planLocked(remove []string) {
 			c.had[start.Topic] = start.After
 		}
 	}
+	c.named += len(c.patterns) - len(s.patterns) - len(c.unnamed)
+	c.unnamed = slices.DeleteFunc(c.unnamed, func(sub *subscription) bool {
+		topic := sub.joined.Topic()
+		if s.fitsLocked(topic, c.bytes) {
+			c.bytes += broker.BytesOf(topic)
+			return false
+		}
+		c.leaving[topic] = true
+		c.leaveOutLocked(topic, c.patternOf(topic))
+		return true
+	})
+}
+
+// leaveOutLocked leaves out a topic that does not fit. The gap is that of a pattern that matches.
+func (c *change) leaveOutLocked(topic string, p *pattern) {
+	if c.leftOut == nil {
+		c.leftOut = make(map[string]*pattern)
+	}
+	c.leftOut[topic] = p
+}
+
+// patternOf returns one of the patterns that the session will have and that match the topic, or nil.
+func (c *change) patternOf(topic string) *pattern {
+	for name, p := range c.patterns {
+		if wire.Matches(name, topic) {
+			return p
+		}
+	}
+	return nil
 }
 
 // anyMatches reports whether one of the patterns matches the topic.
@@ -261,21 +297,34 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 		return wire.Position{Topic: strings.Clone(start.Topic), Epoch: strings.Clone(start.Epoch), Offset: start.After}, nil
 	}
 	forgotten := wire.Position{Topic: start.Topic, Epoch: s.registry.broker.Epoch(start.Topic)}
-	isCovered := c.isCovered(i, start)
-	if isCovered && !s.registry.broker.Has(start.Topic) { // it takes no room
+	covering := c.coveringLocked(i, start)
+	if covering != nil && !s.registry.broker.Has(start.Topic) { // it takes no room
 		return forgotten, nil
 	}
-	if err := c.checkRoomLocked(); err != nil {
-		return wire.Position{}, err
+	of := covering
+	if of == nil {
+		of = c.patternOf(start.Topic)
 	}
-	if isCovered {
+	switch {
+	case of == nil:
+		if most, n := s.registry.cfg.Load().Subscriptions, s.namedLocked()+c.named+1; n > most {
+			return wire.Position{}, tooMany(most, n)
+		}
+	case !s.fitsLocked(start.Topic, c.bytes):
+		c.leaveOutLocked(strings.Clone(start.Topic), of)
+		if start.From == wire.FromPosition { // the client keeps it
+			return wire.Position{Topic: strings.Clone(start.Topic), Epoch: strings.Clone(start.Epoch), Offset: start.After}, nil
+		}
+		return forgotten, nil
+	}
+	if covering != nil {
 		sub, err := s.joinExisting(start, false)
 		if sub == nil {
 			return forgotten, err
 		}
 		return c.addFresh(sub), nil
 	}
-	sub := newSubscription(s, start, !anyMatches(c.patterns, start.Topic))
+	sub := newSubscription(s, start, of == nil)
 	j, err := s.registry.broker.Join(start, sub, sub.named)
 	if err != nil {
 		return wire.Position{}, err
@@ -284,31 +333,32 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 	return c.addFresh(sub), nil
 }
 
-// isCovered reports whether a resumed pattern announces what the client lost of the
-// i-th topic in add if that was forgotten.
-func (c *change) isCovered(i int, start wire.Start) bool {
+// coveringLocked returns a resumed pattern that announces what the client lost of the i-th topic
+// in add if that was forgotten. It returns nil if there is none.
+func (c *change) coveringLocked(i int, start wire.Start) *pattern {
 	b := c.session.registry.broker
 	if c.covers == nil {
-		return false
-	}
-	for _, p := range c.covers[i] {
-		if c.isNew(c.patterns[p.Topic]) && b.Covers(p, start) {
-			return true
-		}
-	}
-	return false
-}
-
-// joinMatchedLocked joins a topic that a new pattern matches, unless the session has it.
-// For a resumed pattern the topic is new to the client and starts at its first message,
-// or at the oldest one held if the client's position is of another epoch. An ephemeral topic
-// starts now.
-func (c *change) joinMatchedLocked(topic string, start wire.Start) error {
-	if c.joined[topic] || c.hasLocked(topic) || c.forbidden.Find(topic) != nil {
 		return nil
 	}
-	if err := c.checkRoomLocked(); err != nil {
-		return err
+	for _, p := range c.covers[i] {
+		if of := c.patterns[p.Topic]; c.isNew(of) && b.Covers(p, start) {
+			return of
+		}
+	}
+	return nil
+}
+
+// joinMatchedLocked joins a topic that a new pattern matches, unless the session has it, or it does
+// not fit. For a resumed pattern the topic is new to the client and starts at its first message,
+// or at the oldest one held if the client's position is of another epoch. An ephemeral topic
+// starts now.
+func (c *change) joinMatchedLocked(p *pattern, topic string, start wire.Start) error {
+	if c.joined[topic] || c.leftOut[topic] != nil || c.hasLocked(topic) || c.forbidden.Find(topic) != nil {
+		return nil
+	}
+	if !c.session.fitsLocked(topic, c.bytes) {
+		c.leaveOutLocked(topic, p)
+		return nil
 	}
 	b := c.session.registry.broker
 	born := start.From == wire.FromPosition && start.Epoch == b.Epoch(start.Topic) && !b.IsEphemeral(topic)
@@ -328,15 +378,15 @@ func (c *change) hasLocked(topic string) bool {
 	return !c.leaving[topic] && !c.session.unsubscribedLocked(topic)
 }
 
-// checkRoomLocked returns an error if the session may not have another subscription.
-func (c *change) checkRoomLocked() error {
-	return c.session.checkRoomLocked(len(c.fresh) + 1 - len(c.leaving) + len(c.patterns) - len(c.session.patterns))
-}
-
 // addFresh adds a new subscription and returns where it starts.
 func (c *change) addFresh(sub *subscription) wire.Position {
 	c.fresh = append(c.fresh, sub)
 	c.joined[sub.joined.Topic()] = true
+	if sub.named {
+		c.named++
+	} else {
+		c.bytes += broker.BytesOf(sub.joined.Topic())
+	}
 	return sub.ackedTo
 }
 
@@ -352,21 +402,24 @@ func (c *change) commitLocked() {
 	for topic := range c.leaving {
 		s.dropTopicLocked(topic)
 	}
+	if s.matched == nil && len(s.patterns) > 0 {
+		s.matched = &matched{}
+	}
 	for _, sub := range c.unnamed {
 		sub.named = false
+		s.matched.count(sub.joined.Topic(), 1)
 		sub.joined.Pin(false)
 		sub.releaseTopicLocked()
 	}
-	s.notices = slices.DeleteFunc(append(s.notices, c.notices...), func(n notice) bool { return n.sub.dropped })
-	s.adoptLocked(c.fresh...)
-}
-
-// checkRoomLocked returns an error if the session may not have n more subscriptions.
-func (s *Session) checkRoomLocked(n int) error {
-	if n += s.subs.len() + len(s.patterns); n > s.registry.cfg.Load().Subscriptions {
-		return s.tooMany(n)
+	s.notices = append(s.notices, c.notices...)
+	s.dropNoticesLocked()
+	for topic, p := range c.leftOut {
+		s.matched.leaveOut(topic)
+		s.leaveOutSomeLocked(p)
 	}
-	return nil
+	s.searchLaterLocked()
+	s.adoptLocked(c.fresh...)
+	s.countLocked()
 }
 
 // adoptLocked adds joined subscriptions to the session. They replace those whose topics
@@ -375,6 +428,9 @@ func (s *Session) adoptLocked(fresh ...*subscription) {
 	for _, sub := range fresh {
 		s.dropTopicLocked(sub.joined.Topic())
 		s.subs.put(sub)
+		if !sub.named {
+			s.matched.count(sub.joined.Topic(), 1)
+		}
 		sub.appearLocked()
 		if sub.behind {
 			s.behind = append(s.behind, sub)
@@ -391,6 +447,10 @@ func (s *Session) dropTopicLocked(topic string) {
 	}
 	sub.dropLocked()
 	s.subs.remove(topic)
+	if !sub.named {
+		s.matched.count(topic, -1)
+		s.searchLaterLocked()
+	}
 	if sub.behind {
 		s.behind = slices.DeleteFunc(s.behind, func(b *subscription) bool { return b == sub })
 	}

@@ -19,8 +19,12 @@ type Config struct {
 	// ends when it is reached. Default 1024.
 	Unacked int
 
-	// Subscriptions bounds the topics and patterns of one session. Default 1000.
+	// Subscriptions bounds the topics and patterns that the client of one session names. Default 1000.
 	Subscriptions int
+
+	// PatternBytes bounds the topics of one session that only its patterns match. Each counts as
+	// much memory as broker.BytesOf says. Default 1 MiB: about 3,300 topics with names of 30 bytes.
+	PatternBytes int
 
 	// InactivityTimeout ends a session that had no poll for so long. Default 60 s.
 	InactivityTimeout time.Duration
@@ -52,7 +56,10 @@ type Config struct {
 }
 
 // MostNamed returns how many topics and patterns one request may name in all its lists.
-func (c Config) MostNamed() int { return 2 * namedForPatterns * c.Subscriptions }
+func (c Config) MostNamed() int { return 2 * c.mostNamed() }
+
+// mostNamed returns how many topics and patterns a client may name in one list.
+func (c *Config) mostNamed() int { return c.Subscriptions + namedForPatterns*c.mostMatched() }
 
 // Events receives the openings and ends of sessions, in order for each session. Its methods
 // run under the session's lock: they must not block or call back. All methods may be called
@@ -84,6 +91,7 @@ func (c Config) WithDefaults() Config {
 	c.Queue = cmp.Or(c.Queue, 32)
 	c.Unacked = cmp.Or(c.Unacked, 1024)
 	c.Subscriptions = cmp.Or(c.Subscriptions, 1000)
+	c.PatternBytes = cmp.Or(c.PatternBytes, 1<<20)
 	c.InactivityTimeout = cmp.Or(c.InactivityTimeout, 60*time.Second)
 	c.EndedRemembered = cmp.Or(c.EndedRemembered, 10_000)
 	c.MaxSessions = cmp.Or(c.MaxSessions, 1_000_000)

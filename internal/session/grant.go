@@ -2,7 +2,6 @@ package session
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/problem"
@@ -67,7 +66,12 @@ func (s *Session) forbidLocked(refuses func(name string) (detail string, refused
 			ended++
 		}
 	}
-	if most := s.registry.cfg.Load().Subscriptions; len(s.notices) > most {
+	cfg := s.registry.cfg.Load()
+	most := cfg.Subscriptions
+	if s.matched != nil {
+		most += cfg.mostMatched()
+	}
+	if len(s.notices) > most {
 		s.endLocked(problem.New(wire.CodeSessionEnded, "open a session from your positions, and poll more often",
 			"more than %d subscriptions that are no longer permitted have ended, and no poll has reported them yet", most), endedTopics)
 	}
@@ -94,7 +98,7 @@ func (s *Session) forbidPatternsLocked(refuses func(name string) (detail string,
 			s.forbidTopicLocked(sub, "")
 		}
 	}
-	s.notices = slices.DeleteFunc(s.notices, func(n notice) bool { return n.sub.dropped })
+	s.dropNoticesLocked()
 	return ended
 }
 

@@ -65,6 +65,9 @@ func (k *kit) consistent(s *Session) {
 		require.False(k, sub.dropped)
 		require.GreaterOrEqual(k, sub.cursor, sub.sentTo.Offset)
 	}
+	if s.ended == nil {
+		s.checkMatched(k.T)
+	}
 }
 
 func (k *kit) publish(topic string) wire.Published {

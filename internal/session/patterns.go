@@ -34,17 +34,12 @@ func (p *pattern) Made(topic string) {
 	if p.dropped || s.ended != nil || !s.unsubscribedLocked(topic) || s.forbidden().Find(topic) != nil {
 		return
 	}
-	if s.checkRoomLocked(1) != nil {
-		s.endLocked(problem.New(wire.CodeSessionEnded,
-			"split the pattern over several sessions, or raise limits.subscriptions",
-			"pattern %s matches more topics than the %d subscriptions that a session can have", wire.Quote(p.name), s.registry.cfg.Load().Subscriptions), endedTopics)
-		return
-	}
-	start, best := wire.Start{Topic: topic}, "" // the pace is that of the most specific pattern
-	for name, p := range s.patterns {
-		if wire.Matches(name, topic) && (best == "" || wire.MoreSpecific(name, best)) {
-			best, start.Every = name, p.every
+	start, best := s.startLocked(topic)
+	if !s.fitsLocked(topic, 0) {
+		if p == best { // each of its patterns is called
+			s.leaveOutLocked(p, topic)
 		}
+		return
 	}
 	sub, err := s.joinExisting(start, true)
 	switch {
@@ -90,13 +85,17 @@ func (c *change) followLocked(p *pattern, start wire.Start) error {
 		return err
 	}
 	topics, ok := b.Matching(p.name, c.search)
-	if !ok {
+	switch {
+	case ok:
+	case len(c.leftOut) > 0 || s.unfollowedLocked() > 0: // some do not fit in any case
+		c.leaveOutLocked(p.name, p)
+	default:
 		return problem.New(wire.CodeTooManySubscriptions,
-			"use a more specific pattern, especially in its first segment, or raise limits.subscriptions",
-			"pattern %s matches more than %d topics, or too many must be searched", wire.Quote(p.name), s.registry.cfg.Load().Subscriptions)
+			"use a more specific pattern, especially in its first segment, or raise limits.pattern_bytes",
+			"too many topics must be searched for those that match pattern %s", wire.Quote(p.name))
 	}
 	for _, topic := range topics {
-		if err := c.joinMatchedLocked(topic, start); err != nil {
+		if err := c.joinMatchedLocked(p, topic, start); err != nil {
 			return err
 		}
 	}

@@ -93,15 +93,19 @@ func (s *Session) wakeLocked() {
 // with 20,000.
 const sessionBytes = 416
 
-// countLocked updates the memory account of the session, its queue and the list of unacked frames.
+// noticeBytes is what a notice takes: its gap, and the subscription that it is of.
+const noticeBytes = 352
+
+// countLocked updates the memory account of the session, its queue, its notices and the list of
+// unacked frames. That is far from 2 GiB.
 func (s *Session) countLocked() {
-	takes := sessionBytes + cap(s.queue.frames)*int(unsafe.Sizeof(queued{})) + cap(s.window.unacked)*int(unsafe.Sizeof(sent{}))
+	takes := sessionBytes + len(s.notices)*noticeBytes + cap(s.queue.frames)*int(unsafe.Sizeof(queued{})) + cap(s.window.unacked)*int(unsafe.Sizeof(sent{}))
 	if s.ended != nil {
 		takes = 0
 	}
-	if takes != s.counted {
-		s.registry.broker.Memory().Add(memory.Queues, int64(takes-s.counted))
-		s.counted = takes
+	if more := int32(takes) - s.counted; more != 0 {
+		s.registry.broker.Memory().Add(memory.Queues, int64(more))
+		s.counted += more
 	}
 }
 

@@ -60,7 +60,12 @@ func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 func (r *Registry) Reload(cfg Config) {
 	cfg = cfg.WithDefaults()
 	r.cfg.Store(&cfg)
-	r.sessions.each((*Session).reappear)
+	r.sessions.each(func(s *Session) {
+		s.reappear()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.searchLaterLocked() // more may fit
+	})
 }
 
 // Config returns the configuration in force.
@@ -231,7 +236,7 @@ const (
 	endedInactive = "inactive"
 	endedDraining = "draining"
 	endedSlow     = "slow"    // it fell behind on a topic with the policy disconnect
-	endedTopics   = "topics"  // its patterns match more topics than a session may have
+	endedTopics   = "topics"  // the daemon has no room for a topic that its patterns match, or too many topics were forbidden
 	endedRevoked  = "revoked" // its grant was revoked, or an operator or the application ended it
 )
 
@@ -258,13 +263,21 @@ func (r *Registry) end(s *Session, why *wire.Problem, reason string) {
 }
 
 // Sweep times out parked polls that are due, and ends the sessions that had no poll for
-// the inactivity timeout. It publishes changes of presence, unless the registry drains:
+// the inactivity timeout. It has some sessions follow topics that they had left out. It
+// publishes changes of presence, unless the registry drains:
 // clients that leave a stopping daemon reconnect to the next one.
 func (r *Registry) Sweep(now time.Time) {
+	var search *broker.Search // one for all, so that a call of Sweep takes only some milliseconds for it
 	r.sessions.visitDue(now, func(s *Session) time.Time {
-		next, idle := s.visit(now)
-		if idle {
+		next, idle, more := s.visit(now)
+		switch {
+		case idle:
 			r.end(s, inactiveProblem, endedInactive)
+		case more && search == nil:
+			search = r.newSearch()
+			s.followMore(search, now)
+		case more && !search.IsSpent():
+			s.followMore(search, now)
 		}
 		return next
 	})
@@ -286,6 +299,7 @@ func (r *Registry) Gauges(g *metrics.Gauges) {
 		defer s.mu.Unlock()
 		g.Queued += len(s.queue.frames)
 		g.Behind += len(s.behind)
+		g.Unfollowed += s.unfollowedLocked()
 		g.Unacked += len(s.window.unacked)
 	})
 }

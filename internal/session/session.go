@@ -55,14 +55,15 @@ type Session struct {
 
 	mu       sync.Mutex // guards the fields below; taken before a topic's lock
 	queue    queue      // what waits for a poll
-	counted  int        // bytes of the session, queue and window in the memory account
+	counted  int32      // bytes of the session, queue, window and notices in the memory account
+	told     bool       // Events know the session
 	subs     subscriptions
 	patterns map[string]*pattern // by name; nil: none
+	matched  *matched            // nil until the session has a pattern
 	notices  []notice            // gaps to announce before all other frames
 	behind   []*subscription     // those that catch up, in turns
 	readers  readers             // who takes the frames
 	window   window              // what was sent and is not acked
-	told     bool                // Events know the session
 	away     bool                // a reader makes the client a member of some topic again; see Presence
 	grace    uint32              // shortest of the topics of which the client is a member, or shorter, in ms; 0: of none
 	ended    *wire.Problem       // why the session ended; nil while it lives
@@ -133,9 +134,9 @@ func (s *Session) unsubscribeLocked() {
 }
 
 // visit times out the parked poll if it is due, ends the poll of an expired grant, and tells
-// Presence that the client is away. It returns when the session must be visited again, and whether
-// it had no poll for the inactivity timeout.
-func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
+// Presence that the client is away. It returns when the session must be visited again, whether it
+// had no poll for the inactivity timeout, and whether it should followMore.
+func (s *Session) visit(now time.Time) (next time.Time, idle, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.readers.parked != nil && s.readers.due <= now.Sub(s.opened) {
@@ -159,7 +160,15 @@ func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	case s.readers.newest != nil:
 		s.readers.newest.stopLocked(expiredProblem)
 	}
-	return next, idle
+	if since, can := s.canFollowMoreLocked(); can {
+		if more = !since.After(now); more {
+			since = now.Add(searchEvery)
+		}
+		if since.Before(next) {
+			next = since
+		}
+	}
+	return next, idle, more
 }
 
 // Subscriptions returns how many topics and patterns the session has.
@@ -177,7 +186,7 @@ func (s *Session) State(now time.Time) (state wire.SessionState, subscriptions i
 	state = wire.SessionState{
 		Session: s.id, Ack: s.acks, Sent: s.window.sent, Acked: s.window.acked,
 		Queued: len(s.queue.frames), Polling: s.readers.newest != nil, IdleMS: s.idleLocked(now),
-		Patterns: slices.Sorted(maps.Keys(s.patterns)),
+		Patterns: slices.Sorted(maps.Keys(s.patterns)), Unfollowed: s.unfollowedLocked(),
 	}
 	subs := s.sortedLocked()
 	return state, func(yield func(wire.SubscriptionState) bool) {

@@ -121,13 +121,16 @@ func (p *Reader) collectLocked(ctx context.Context, e queued, limit frame.Limit,
 	c := collector{poll: p, now: now, limit: limit, frames: p.frames[:0]}
 	c.resend()
 	c.limit = p.withinWindowLocked(c.limit)
-	c.announce()
+	c.announce(false)
 	pinned := s.queue.pinned
 	c.drain(e)
 	if s.queue.pinned < pinned {
 		s.queue.waiting = now.UnixNano()
 	}
 	c.catchUp()
+	if len(c.frames) > 0 {
+		c.announce(true)
+	}
 	s.countLocked()
 	p.frames = c.frames
 	if p.acking == AcksLater {
@@ -184,11 +187,23 @@ type notice struct {
 	gap *wire.Gap // nil: what the subscription reads
 }
 
+func (n notice) isUnfollowed() bool { return n.gap != nil && n.gap.Reason == wire.GapUnfollowed }
+
 // announce takes the notices. The gaps of patterns go before all frames of their topics.
-func (c *collector) announce() {
+//
+// A stateless poll finds at each beginning which topics do not fit. If gaps, unfollowed, came alone
+// or before a large message, the client would poll again at once, for ever. So they come last.
+func (c *collector) announce(last bool) {
 	s := c.poll.session
-	for len(s.notices) > 0 && c.limit.Frames > 0 {
-		if n := s.notices[0]; n.gap != nil {
+	for i := 0; i < len(s.notices) && c.limit.Frames > 0; {
+		n := s.notices[i]
+		if !last && s.number == 0 && n.isUnfollowed() {
+			i++
+			continue
+		}
+		if n.sub.dropped {
+			// Of a topic that was forgotten, nothing is to come.
+		} else if n.gap != nil {
 			f := frame.NewGap(*n.gap)
 			c.limit.Take(f, true)
 			c.poll.noteSentLocked(n.sub, f)
@@ -197,7 +212,7 @@ func (c *collector) announce() {
 			c.read(n.sub, 1)
 			n.sub.behind = false
 		}
-		s.notices = slices.Delete(s.notices, 0, 1)
+		s.notices = slices.Delete(s.notices, i, i+1)
 	}
 }
 

@@ -83,7 +83,7 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 		a.events.begin(a.hello.Positions)
 	}
 	if a.hello != nil {
-		a.hello.Limits, a.hello.ExpiresMS = &cfg.limits, s.Grant().ExpiresMS(now)
+		a.hello.Limits, a.hello.ExpiresMS, a.hello.Unfollowed = &cfg.limits, s.Grant().ExpiresMS(now), s.Unfollowed()
 	}
 	a.until = a.begin + cfg.PollTimeout
 	// In mode multiple the bytes bound the whole answer, and the client reads the first part while

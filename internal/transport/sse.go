@@ -124,7 +124,7 @@ func (e *Events) send(to Sink, lead []byte, frames []*frame.Frame) (int, error) 
 	memory := compositions.Get().(*[]byte)
 	events := append((*memory)[:0], lead...)
 	for _, f := range frames {
-		e.move(f.Position())
+		e.move(f)
 		e.id = e.appendID(e.id[:0])
 		events = f.AppendEvent(events, e.id)
 	}
@@ -136,8 +136,10 @@ func (e *Events) send(to Sink, lead []byte, frames []*frame.Frame) (int, error) 
 	return len(events) - len(lead), err
 }
 
-// move makes at the id of the next frame, which has this position.
-func (e *Events) move(p wire.Position) {
+// move makes at the id of the next frame, f. A topic that the client has nothing of, and whose gap
+// says that nothing follows, is not in the ids: it would only fill them.
+func (e *Events) move(f *frame.Frame) {
+	p := f.Position()
 	if e.refer() {
 		e.at.Count++
 	}
@@ -147,6 +149,7 @@ func (e *Events) move(p wire.Position) {
 		e.at.Positions[i] = p
 	case !e.refer():
 		panic("BUG: a frame of a topic that is not in the stream")
+	case f.Gap() != nil && f.Gap().IsLeftOut():
 	case len(e.at.Positions) > 0: // they fit so far
 		e.at.Positions = append(e.at.Positions, p)
 	}

@@ -29,6 +29,8 @@ type SessionOpened struct {
 	Positions []Position `json:"positions"`
 	ExpiresMS int64      `json:"expires_ms,omitempty"` // milliseconds until the credentials expire; 0: they do not
 	Limits    Limits     `json:"limits"`
+
+	Unfollowed int `json:"unfollowed,omitempty"` // as in Hello
 }
 
 // ChangeRequest is the body of PATCH /v1/sessions/{id}. Removals come first, so a topic in
@@ -43,6 +45,8 @@ type ChangeRequest struct {
 type SessionChanged struct {
 	Positions []Position `json:"positions"`
 	ExpiresMS int64      `json:"expires_ms,omitempty"` // as in SessionOpened
+
+	Unfollowed int `json:"unfollowed,omitempty"` // as in Hello
 }
 
 // PublishItem is one message in the body of POST /v1/messages: Data, any JSON value,
@@ -84,6 +88,7 @@ type SessionState struct {
 	Polling       bool                `json:"polling"` // a poll waits or is being answered
 	IdleMS        int64               `json:"idle_ms"` // milliseconds since the last poll
 	Patterns      []string            `json:"patterns,omitempty"`
+	Unfollowed    int                 `json:"unfollowed,omitempty"` // as in Hello
 	Subscriptions []SubscriptionState `json:"subscriptions"`
 }
 

@@ -166,6 +166,10 @@ func appendReplyCBOR(dst []byte, r *Reply) []byte {
 		member("expires_ms")
 		dst = cbor.AppendInt(dst, r.ExpiresMS)
 	}
+	if r.Unfollowed != 0 {
+		member("unfollowed")
+		dst = cbor.AppendInt(dst, int64(r.Unfollowed))
+	}
 	if r.Problem != nil {
 		member("problem")
 		dst = appendValueCBOR(dst, "reply", r.Problem)

@@ -31,6 +31,11 @@ type Gap struct {
 	Detail   string    `json:"detail,omitempty"` // with GapForbidden: the application's own words, for people; empty: none
 }
 
+// IsLeftOut reports whether the gap says that no message of the topic follows, because it does not
+// fit into the session, or none of some topics of the pattern. A client that has no position of the
+// topic does not keep that of the gap.
+func (g Gap) IsLeftOut() bool { return g.Reason == GapUnfollowed && g.After == g.Position }
+
 // String says in a sentence what is missing.
 func (g Gap) String() string {
 	switch g.Reason {
@@ -38,6 +43,10 @@ func (g Gap) String() string {
 		return fmt.Sprintf("the server restarted; messages after %s may be missing", g.After)
 	case GapLost:
 		return fmt.Sprintf("the server's machine crashed; messages after %s up to %s may be missing", g.After, g.Position)
+	case GapUnfollowed:
+		if g.IsLeftOut() {
+			return fmt.Sprintf("the session has no room for all topics that its patterns match; nothing of %s after %s follows", g.Topic, g.After)
+		}
 	case GapForbidden:
 		text := fmt.Sprintf("subscribing to %s is not permitted any more; no message after %s follows", g.Topic, g.After)
 		if g.Detail != "" {
@@ -61,11 +70,16 @@ const (
 	GapDeleted   GapReason = "deleted"   // the topic's history was emptied
 	GapForbidden GapReason = "forbidden" // the subscription has ended: the new token lacks the right, or the application has forbidden the topic
 	GapLost      GapReason = "lost"      // a crash of the server's machine may have lost them
+
+	// GapUnfollowed: a pattern matches more topics than fit into its session. If After equals
+	// Position, nothing of the topic follows; the topic of the gap may be the pattern, which stands
+	// for any of its topics. Otherwise the topic fits again, and messages after Position follow.
+	GapUnfollowed GapReason = "unfollowed"
 )
 
 // GapReasons returns every reason, for metrics and tests.
 func GapReasons() []GapReason {
-	return []GapReason{GapExpired, GapEvicted, GapSlow, GapConflated, GapRestarted, GapDeleted, GapForbidden, GapLost}
+	return []GapReason{GapExpired, GapEvicted, GapSlow, GapConflated, GapRestarted, GapDeleted, GapForbidden, GapLost, GapUnfollowed}
 }
 
 // check returns an error for a gap that contradicts itself, or a position that is null in a
@@ -93,6 +107,9 @@ type Hello struct {
 	Session   string     `json:"session,omitempty"`
 	ExpiresMS int64      `json:"expires_ms,omitempty"` // milliseconds until the credentials expire; 0: they do not
 	Limits    *Limits    `json:"limits,omitempty"`
+
+	// Unfollowed is how many topics the session's patterns match and the session leaves out.
+	Unfollowed int `json:"unfollowed,omitempty"`
 
 	// Frames is how many messages and gaps follow in the same answer. Only stateless polls in the
 	// modes single and batch have it. With fewer frames, the answer was cut.
@@ -133,7 +150,10 @@ type Reply struct {
 	Position  *Position  `json:"position,omitempty"`
 	Time      int64      `json:"time,omitempty"`       // Unix milliseconds; with Position
 	ExpiresMS int64      `json:"expires_ms,omitempty"` // to an auth: until the token expires
-	Problem   *Problem   `json:"problem,omitempty"`
+
+	Unfollowed int `json:"unfollowed,omitempty"` // to a subscribe: as in Hello
+
+	Problem *Problem `json:"problem,omitempty"`
 }
 
 // A Done ends a history. A history without it was cut.

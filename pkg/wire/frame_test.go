@@ -14,6 +14,11 @@ func someGap(reason GapReason) *Gap {
 }
 
 func TestGapRoundTrip(t *testing.T) {
+	leftOut := someGap(GapUnfollowed)
+	require.False(t, leftOut.IsLeftOut())
+	leftOut.After = leftOut.Position
+	require.True(t, leftOut.IsLeftOut())
+	require.Equal(t, "the session has no room for all topics that its patterns match; nothing of a.b after a.b@k3:19 follows", leftOut.String())
 	for _, reason := range GapReasons() {
 		line := appendGap([]byte("before"), someGap(reason))
 		require.Equal(t, `before{"gap":{"topic":"a.b","reason":"`+string(reason)+`","after":"a.b@k2:9","position":"a.b@k3:19"}}`+"\n", string(line))
@@ -100,6 +105,7 @@ func TestReplies(t *testing.T) {
 		{Reply{Ref: &ref}, `{"reply":{"ref":7}}`},
 		{Reply{Ref: new(uint64)}, `{"reply":{"ref":0}}`},
 		{Reply{Ref: &ref, Positions: []Position{someTopic, {"c", "k3", 0}}}, `{"reply":{"ref":7,"positions":["a.b@k3:18","c@k3:0"]}}`},
+		{Reply{Ref: &ref, Positions: []Position{someTopic}, Unfollowed: 2}, `{"reply":{"ref":7,"positions":["a.b@k3:18"],"unfollowed":2}}`},
 		{Reply{Ref: &ref, Position: &someTopic, Time: 1700000000000}, `{"reply":{"ref":7,"position":"a.b@k3:18","time":1700000000000}}`},
 		{Reply{Problem: problem}, `{"reply":{"problem":{"title":"Service Unavailable","status":503,"code":"overloaded","detail":"too much","remedy":"later"}}}`},
 	} {

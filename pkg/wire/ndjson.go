@@ -147,6 +147,10 @@ func appendReply(dst []byte, r *Reply) []byte {
 		member("expires_ms")
 		dst = strconv.AppendInt(dst, r.ExpiresMS, 10)
 	}
+	if r.Unfollowed != 0 {
+		member("unfollowed")
+		dst = strconv.AppendInt(dst, int64(r.Unfollowed), 10)
+	}
 	if r.Problem != nil {
 		member("problem")
 		dst = appendValue(dst, "reply", r.Problem)

@@ -82,6 +82,55 @@ func patternAdded(s *scene) {
 	s.wants(sub, "a2")
 }
 
+// A pattern matches a topic more than fit. The client gets a gap, whatever it resumes from, and
+// everything else.
+func moreTopicsThanFit(s *scene) {
+	sub := s.subscribe(now("p.*"))
+	s.say("p.1", 1)
+	s.wants(sub, "p.11")
+	s.say("p.2", 1)
+	s.wants(sub, "p.21")
+	s.say("p.3", 1)
+	s.say("p.1", 2)
+	came := map[string]int{}
+	for range 2 { // a poll without a session has the gap last
+		c, err := sub.Next()
+		if err != nil && isAway(sub) {
+			s.wantsProblem(err, wire.CodeTooManySubscriptions) // it has one frame at a time, and so cannot have the gap
+			return
+		}
+		require.NoError(s, err)
+		if c.Gap != nil {
+			require.True(s, c.Gap.IsLeftOut(), "%v", c.Gap)
+			came["gap"]++
+			continue
+		}
+		word, _ := describe(c)
+		came[word]++
+	}
+	require.Equal(s, map[string]int{"gap": 1, "p.12": 1}, came)
+	s.say("p.3", 2)
+	sub.Return(0)
+	s.say("p.2", 2)
+	s.wantsAfterGaps(sub, "p.22") // a new session says again that a topic is left out
+	sub.Return(1)
+	s.wantsAfterGaps(sub, "p.22")
+}
+
+// wantsAfterGaps receives frames until the wanted one. Those before it must be gaps, unfollowed.
+func (s *scene) wantsAfterGaps(sub Subscriber, want string) {
+	s.Helper()
+	for {
+		c, err := sub.Next()
+		require.NoError(s, err)
+		if c.Gap == nil || !c.Gap.IsLeftOut() {
+			word, _ := describe(c)
+			require.Equal(s, want, word)
+			return
+		}
+	}
+}
+
 // A refused change changes nothing, and the subscriptions continue.
 func changeRefused(s *scene) {
 	sub := s.subscribe(now("a"), now("b"))

@@ -30,6 +30,7 @@ type Bounds struct {
 	Queue           int
 	Unacked         int
 	Subscriptions   int
+	PatternBytes    int
 	Rules           []broker.Rule
 }
 
@@ -125,6 +126,7 @@ func stories() map[string]story {
 		"own messages":              {tell: ownMessages},
 		"change while waiting":      {tell: changeWhileWaiting},
 		"pattern added":             {tell: patternAdded},
+		"more topics than fit":      {bounds: Bounds{PatternBytes: 2 * broker.BytesOf("p.1")}, tell: moreTopicsThanFit},
 		"change that is refused":    {bounds: Bounds{Subscriptions: 3}, tell: changeRefused},
 		"change of a present topic": {tell: changePresent},
 		"too many subscriptions":    {bounds: Bounds{Subscriptions: 3}, tell: tooManySubscriptions},
