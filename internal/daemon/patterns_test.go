@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -77,6 +78,76 @@ func TestTheClientFollowsPatterns(t *testing.T) {
 			publish("e", "7")
 			publish("other", "8")
 			f.want(topic("other 8"))
+		})
+	}
+}
+
+// A pattern matches a topic more than fit. The client tells the program, keeps the subscription,
+// and remembers no position of the topic. When there is room again, the topic goes on.
+func TestTheClientKeepsAPatternOfWhichATopicDoesNotFit(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string][]pubsub.SubscribeOption{
+		"batch": {pubsub.WithMode(pubsub.Batch)}, "websocket": {pubsub.WithTransport(pubsub.WebSocket)}, "stream": {pubsub.WithMode(pubsub.Stream)},
+		"stateless": {pubsub.Stateless()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := start(t, func(c *config.Config) { c.Session.PatternBytes = 2 * broker.BytesOf("p.1") })
+			client, err := pubsub.New("http://" + d.PublicAddr())
+			require.NoError(t, err)
+			defer client.Close()
+			sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Now("p.*")}, options...)
+			require.NoError(t, err)
+			defer sub.Close()
+			publish := func(topic, payload string) {
+				_, err := client.Publish(t.Context(), topic, "", []byte(payload))
+				require.NoError(t, err)
+			}
+			next := func() pubsub.Item {
+				ctx, cancel := context.WithTimeout(t.Context(), surely)
+				defer cancel()
+				item, err := sub.Next(ctx)
+				require.NoError(t, err)
+				return item
+			}
+			wantMessage := func(payload string) (gaps []wire.Gap) {
+				for {
+					item := next()
+					if item.Gap == nil {
+						require.Equal(t, payload, string(item.Message.Data))
+						return gaps
+					}
+					require.Equal(t, wire.GapUnfollowed, item.Gap.Reason)
+					gaps = append(gaps, *item.Gap)
+				}
+			}
+			publish("p.1", "1")
+			wantMessage("1")
+			publish("p.2", "2")
+			wantMessage("2")
+			publish("p.3", "0")
+			publish("p.1", "3")
+			gaps := wantMessage("3")
+			publish("p.2", "4")
+			gaps = append(gaps, wantMessage("4")...)
+			require.NotEmpty(t, gaps)
+			for _, gap := range gaps {
+				require.True(t, gap.IsLeftOut())
+			}
+			require.Len(t, sub.Positions(), 3, "of the pattern and the two that it follows")
+			if name == "stateless" {
+				return // the next poll begins with the first message
+			}
+			cfg := d.sessions.Config()
+			cfg.PatternBytes *= 2
+			d.sessions.Reload(cfg)
+			again := next().Gap
+			require.NotNil(t, again)
+			require.Equal(t, "p.3", again.Topic)
+			require.EqualValues(t, 1, again.Position.Offset)
+			publish("p.3", "5")
+			require.Empty(t, wantMessage("5"))
+			require.Len(t, sub.Positions(), 4)
 		})
 	}
 }

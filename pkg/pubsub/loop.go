@@ -231,7 +231,8 @@ func (l *loop) accept(content wire.Content) {
 	}
 	// The subscription has ended, which is news even if the topic has no more messages.
 	forbidden := item.Gap != nil && item.Gap.Reason == wire.GapForbidden
-	if !forbidden && mark.has(item) {
+	leftOut := item.Gap != nil && item.Gap.IsLeftOut() // the same, for as long as the topic does not fit
+	if !forbidden && !leftOut && mark.has(item) {
 		l.answer.repeated = true
 		return
 	}
@@ -245,8 +246,12 @@ func (l *loop) accept(content wire.Content) {
 	if !met && item.Position().Epoch != mark.received.Epoch || item.Gap != nil && item.Gap.Reason == wire.GapRestarted {
 		l.answer.renumbered = true
 	}
-	mark.received = item.Position()
 	l.waiting = append(l.waiting, received{item, mark})
+	if leftOut && met && !wire.IsPattern(item.Gap.Topic) {
+		l.s.forget(mark) // there may be any number of such topics
+	} else {
+		mark.received = item.Position()
+	}
 	l.answer.useful = true
 	if !l.answer.renumbered {
 		l.progress()

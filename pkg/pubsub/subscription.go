@@ -179,6 +179,13 @@ func (s *Subscription) drop(m *topicMark) {
 	s.topics = s.topics.edit(nil, []string{m.start.Topic}).next
 }
 
+// forget lets go of a topic that a pattern stands for and that the daemon leaves out; for the loop.
+func (s *Subscription) forget(m *topicMark) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.topics.forget(m)
+}
+
 // markOf returns the mark of a topic that is subscribed to, by its name or by a
 // pattern, or nil; for the loop.
 func (s *Subscription) markOf(topic string) *topicMark {
