@@ -495,6 +495,26 @@ async def test_a_topic_that_is_refused_with_its_pattern_is_given_up(daemon: RunD
         assert sorted(data_of(await take(subscription, 2))) == [5, 42], "the pattern brings a topic that is not named from its first message on"
 
 
+async def test_topics_of_a_pattern_that_do_not_fit_are_gaps(daemon: RunDaemon) -> None:
+    async with daemon("--limits-pattern-bytes=600") as server, Client(server.url) as client:
+        async with client.subscribe("chat.*") as subscription:
+            await subscription.ready()
+            for topic in ("chat.1", "chat.2", "chat.3"):
+                await client.publish(topic, topic)
+            items = await take(subscription, 3)
+            (left,) = [item for item in items if isinstance(item, Gap)]
+            assert (left.topic, left.reason, left.is_left_out) == ("chat.3", "unfollowed", True)
+            await client.publish("chat.3", "missed")
+            await client.publish("chat.1", "more")
+            assert data_of(await take(subscription, 1)) == ["more"]
+            assert sorted(position.topic for position in subscription.positions) == ["chat.*", "chat.1", "chat.2"]
+            subscription._restart()  # a new session finds the same
+            await client.publish("chat.2", "again")
+            (gap, message) = await take(subscription, 2)
+            assert isinstance(gap, Gap) and (gap.topic, gap.is_left_out) == ("chat.*", True)
+            assert data_of([message]) == ["again"]
+
+
 async def test_own_messages_are_left_out(daemon: RunDaemon) -> None:
     async with daemon() as server, pair(server.url, server.url) as (client, other):
         async with client.subscribe("a", echo=False) as subscription:

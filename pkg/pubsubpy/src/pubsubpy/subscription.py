@@ -117,6 +117,8 @@ class Subscription(Generic[ItemT]):
                 del self._waiting[item.topic]
                 # Only messages of our own can have come after it.
                 self._positions[item.topic] = self._came.get(item.topic, item.position)
+                if self._patterned and item.topic not in self._came:  # the server leaves it out, or has forgotten it
+                    del self._positions[item.topic]
             if not (self._load and isinstance(item, Gap)):
                 return cast(ItemT, item)
             self._stale = True
@@ -408,7 +410,10 @@ class Subscription(Generic[ItemT]):
         self._count += 1
         if not self._is_new(frame):
             return
-        self._came[frame.topic], self._useful = frame.position, True
+        self._useful = True
+        # There may be any number of topics that do not fit: the server leaves them out.
+        if self._came.get(frame.topic) or not (isinstance(frame, Gap) and frame.is_left_out):
+            self._came[frame.topic] = frame.position
         if not (self._own and isinstance(frame, Message) and (frame.id or "").startswith(self._own)):
             self._put(frame, size)
         elif frame.topic not in self._waiting:
@@ -435,4 +440,6 @@ class Subscription(Generic[ItemT]):
         if not isinstance(item, Gap):
             return False
         # Only these gaps lead back, or nowhere: the topic's numbering is behind the position, or the subscription ended.
-        return item.reason == "restarted" and item.after == came or item.reason == "forbidden" and wanted
+        if item.reason == "restarted":
+            return item.after == came
+        return wanted and (item.reason == "forbidden" or item.is_left_out)

@@ -103,6 +103,11 @@ class Gap:
     position: Position
     detail: str = ""  # of a topic that is forbidden: the application's own words
 
+    @property
+    def is_left_out(self) -> bool:
+        """Whether no message of the topic follows, because the patterns match more topics than fit."""
+        return self.reason == "unfollowed" and self.after == self.position
+
 
 class Hello(NamedTuple):
     """The first frame of a stream. Limits are by name, times in milliseconds."""
