@@ -28,13 +28,15 @@ export interface Message<T = any> {
 }
 
 /** Later servers may add reasons. */
-export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted" | "forbidden" | "lost";
+export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted" | "forbidden" | "lost" | "unfollowed";
 
 /** Messages after `after`, up to `position`, are lost to this subscriber. */
 export interface Gap {
   /**
    * Why: `expired`, `evicted`, `slow`, `conflated`, `deleted`, `lost` (the server's machine crashed;
-   * messages after `after` may be missing), or `restarted` (the server restarted; the same).
+   * messages after `after` may be missing), or `restarted` (the server restarted; the same). With
+   * `unfollowed`, a pattern matches more topics than fit: if `after` equals `position`, nothing of the
+   * topic, or of some topics of the pattern, follows until a second gap.
    */
   gap: GapReason;
   topic: string;
