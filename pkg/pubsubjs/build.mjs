@@ -18,10 +18,14 @@ const browsers = ["chrome120", "edge120", "firefox124", "safari17.4"];
 // Most bytes of a module, compressed with gzip -9.
 const bounds = { client: 9216, share: 4096 };
 
-// Members that neither applications nor servers, other tabs or browsers see. They get a letter each, the same in all modules.
-// Their order is the one that compressed best of some that were tried.
-const internal = ["settle", "waiting", "check", "leave", "timer", "touch", "onRefused", "onTrouble", "lost", "offer", "update", "feed", "stop",
-  "onItem", "base", "onLapse", "retry", "beacon", "onStart", "timeout", "isOwn", "iterate", "trouble", "bearer", "lapse", "want"];
+// Members that neither applications nor servers, other tabs or browsers see, and their letters, the same in all modules. No API of
+// a browser has a member of such a name. The letters are those that compressed best of some that were tried.
+const internal = {
+  settle: "s", waiting: "l", check: "d", leave: "C", timer: "t", touch: "A", onRefused: "H", onTrouble: "a", lost: "e",
+  offer: "j", update: "k", feed: "x", stop: "q", onItem: "D", base: "G", onLapse: "f", retry: "g", beacon: "y",
+  onStart: "h", timeout: "$", isOwn: "u", iterate: "r", trouble: "p", bearer: "E", lapse: "_", want: "z", ask: "v",
+  wants: "c", start: "B", life: "n", heads: "o", served: "m", bounds: "i", onFeed: "b", http: "w",
+};
 
 // Other clients in KiB, compressed with gzip -9, measured in November 2026.
 const others = { phoenix: 8.4, AnyCable: 10.3, "socket.io": 13.4, "Durable Streams": 13.9, pusher: 19.1, centrifuge: 23.8, Ably: 57.9 };
@@ -37,20 +41,10 @@ export async function build(folder) {
   const names = await entries();
   await rm(folder, { recursive: true, force: true });
   await mkdir(folder, { recursive: true });
-  await bundle({
-    absWorkingDir: root,
-    entryPoints: names.map((name) => `src/${name}.ts`),
-    outdir: folder,
-    bundle: true,
-    minify: true,
-    format: "esm",
-    target: browsers,
-    legalComments: "none",
-    mangleProps: new RegExp(`^(${internal.join("|")})$`),
-    mangleCache: Object.fromEntries(internal.map((name, i) => [name, String.fromCharCode(97 + i)])),
-    logLevel: "error",
-    plugins: [{ name: "entries", setup: (b) => b.onResolve({ filter: new RegExp(`^(react|\\./(${names.join("|")})\\.[jt]s)$`) }, keepEntry) }],
-  });
+  // The class Problem is in client.js: the others import it from there, so that an error of one is known to all.
+  const [client, ...others] = names;
+  await bundleOnce([client], names, folder);
+  await bundleOnce(others, [...names, "problem"], folder);
   // Some 2 % smaller.
   for (const name of names) {
     const file = join(folder, name + ".js");
@@ -63,9 +57,23 @@ export async function build(folder) {
   });
 }
 
-// Keeps the import of another entry, which browsers load on its own.
-function keepEntry({ path, kind }) {
-  return kind === "entry-point" ? undefined : { path: path.replace(/\.ts$/, ".js"), external: true };
+// Bundles entries, but leaves the import of some modules, which browsers load on their own, as it is.
+async function bundleOnce(names, apart, folder) {
+  const keep = ({ path, kind }) => (kind === "entry-point" ? undefined : { path: path.replace("problem", "client").replace(/\.ts$/, ".js"), external: true });
+  await bundle({
+    absWorkingDir: root,
+    entryPoints: names.map((name) => `src/${name}.ts`),
+    outdir: folder,
+    bundle: true,
+    minify: true,
+    format: "esm",
+    target: browsers,
+    legalComments: "none",
+    mangleProps: new RegExp(`^(${Object.keys(internal).join("|")})$`),
+    mangleCache: { ...internal },
+    logLevel: "error",
+    plugins: [{ name: "apart", setup: (b) => b.onResolve({ filter: new RegExp(`^(react|\\./(${apart.join("|")})\\.[jt]s)$`) }, keep) }],
+  });
 }
 
 /** Returns the size of each module in bytes, as it is and compressed. */

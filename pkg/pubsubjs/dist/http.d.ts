@@ -1,5 +1,7 @@
 export type Token = string | (() => string | Promise<string>);
 export interface Request {
+    /** Default: POST with a body, else GET. */
+    method?: string;
     body?: object;
     /** How long the whole answer may take, of a stream its head, in milliseconds. Default: 10000. */
     timeout?: number;
@@ -7,8 +9,10 @@ export interface Request {
     as?: "json" | "text" | "stream";
     signal?: AbortSignal;
 }
+/** Calls a function when the signal aborts, at once if it has aborted; not after another has. */
+export declare function onAbort(signal: AbortSignal | undefined, act: () => void, until: AbortSignal): void;
 /** Waits. Returns early when the signal aborts. */
-export declare function sleep(ms: number, signal?: AbortSignal): Promise<void>;
+export declare function sleep(ms: number, signal: AbortSignal): Promise<void>;
 /**
  * Milliseconds of a clock for durations. It goes by whichever of two clocks went further: the
  * monotonic one does not count the time while a machine sleeps, and the other may be set back.
@@ -30,7 +34,6 @@ export declare const isFinal: (e: unknown) => boolean;
 export declare function undone(e: unknown): boolean;
 export declare class Http {
     #private;
-    readonly token: Token | undefined;
     readonly base: string;
     constructor(url: string, token: Token | undefined, fetcher: typeof fetch);
     /** The token in use, or a new one in the place of one that was refused. */
@@ -41,5 +44,5 @@ export declare class Http {
      * Sends a request. Throws a Problem for a refusal, `unexpected_answer` if another program
      * answered, and what fetch throws if no answer came. A refused token is asked for anew, once.
      */
-    request(method: string, path: string, r?: Request): Promise<any>;
+    ask(path: string, r: Request): Promise<any>;
 }

@@ -1,6 +1,6 @@
 import { Http } from "./http.js";
 import { Session, State } from "./session.js";
-import { Item, Problem } from "./wire.js";
+import { Problem } from "./wire.js";
 export interface PublishOptions {
     /** The idempotency key, which subscribers see as `id`: 1 to 255 bytes of printable ASCII. Default: a new one. */
     idempotencyKey?: string;
@@ -45,7 +45,10 @@ export declare class Publisher {
         signal?: AbortSignal;
     }): Promise<PublishResult[]>;
     /** Reports whether this client published the message. */
-    isOwn: (item: Item) => boolean;
+    isOwn: ({ id }: {
+        id?: string;
+        gap?: unknown;
+    }) => boolean;
     /** Tries at once what waits. */
     retry: () => void;
     /** Fails what waits. */

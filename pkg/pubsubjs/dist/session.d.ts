@@ -21,9 +21,9 @@ export interface Want {
 /** Where a subscription gets its items from: the session of this page, or that of the tab that leads. */
 export interface Feed {
     /** The newest position of each name and topic. */
-    readonly positions: Map<string, string>;
+    readonly heads: Map<string, string>;
     /** The names that the feed delivers now. */
-    readonly started: Map<string, Want>;
+    readonly served: Map<string, Want>;
     /** Takes over what the host wants now. */
     update(): void;
     /** Something happened to the network or the page: look whether the connection is alive. Until that is known, the state may be another. */
@@ -44,7 +44,7 @@ export interface Host {
     onRefused(names: string[], problem: Problem): void;
     /** Something is wrong that waiting may not mend. The feed goes on. */
     onTrouble(problem: Problem): void;
-    onState(state: State): void;
+    onFeed(state: State): void;
 }
 /** What several want together: a name begins where all want it to, and has a rate if they agree on it. */
 export declare function merge(all: Iterable<[string, Want]>): Map<string, Want>;
@@ -57,14 +57,17 @@ interface Options {
 export declare class Session implements Feed {
     #private;
     /** Where to begin names that were delivered before. */
-    readonly positions: Map<string, string>;
-    readonly started: Map<string, Want>;
-    limits?: Limits;
+    readonly heads: Map<string, string>;
+    readonly served: Map<string, Want>;
+    bounds?: Limits;
     constructor(http: Http, host: Host, options: Options, 
     /** Where to begin names that were delivered before. */
-    positions?: Map<string, string>);
+    heads?: Map<string, string>);
     update(): void;
     check(unsure?: State): void;
     leave(forGood?: boolean): void;
+    poll(began: () => void): Promise<void>;
+    stream(began: () => void): Promise<void>;
+    websocket(began: () => void): Promise<void>;
 }
 export {};

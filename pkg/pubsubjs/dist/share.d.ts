@@ -2,9 +2,9 @@ import type { Http } from "./http.js";
 import { type Feed, type Host, type Session, type State, type Want } from "./session.js";
 export declare class Shared implements Feed {
     #private;
-    readonly positions: Map<string, string>;
+    readonly heads: Map<string, string>;
     constructor(http: Http, key: string, host: Host, open: (host: Host, positions: Map<string, string>) => Session, onSession: (session: Session | undefined) => void);
-    get started(): Map<string, Want>;
+    get served(): Map<string, Want>;
     update(): void;
     check(unsure?: State): void;
     leave(forGood?: boolean): void;

@@ -1,5 +1,5 @@
 import { Feed, Want } from "./session.js";
-import { Frame, Item, Problem } from "./wire.js";
+import { Item, Problem } from "./wire.js";
 export interface SubscribeOptions {
     /**
      * Where to begin: `"now"` (default), `"oldest"`, or the positions of an earlier subscription.
@@ -19,15 +19,22 @@ export interface SubscribeOptions {
      */
     onError?: ((problem: Problem) => void) | undefined;
 }
+/** Items of history, and the positions after which they begin. */
+export interface Past {
+    items: Item[];
+    positions: string[];
+}
 /** Where a subscription lives. */
 export interface Owner {
     feed(): Feed;
-    /** Reads once what is held after the starts, without waiting. Retries until the signal aborts. */
-    read(starts: string[], signal: AbortSignal): Promise<Frame[]>;
+    /** Reads once what is held after the starts, without waiting. Retries; throws when the signal aborts. */
+    read(starts: string[], signal: AbortSignal): Promise<Past>;
     /** Reports whether this client published the item. */
     isOwn(item: Item): boolean;
     remove(s: Subscription): void;
 }
+/** Items that wait for the application, and those that wait for history to be read. */
+export declare const mostQueued = 1000;
 /**
  * An async iterable of messages and gaps, in the order of each topic. The iteration ends
  * when the subscription is closed, and throws a Problem if the server refuses it.
@@ -38,6 +45,10 @@ export declare class Subscription<T = any> implements AsyncIterable<Item<T>> {
     readonly names: string[];
     /** Resolves to `positions` when the server has taken the subscription, or it was closed before. Rejects with a Problem if it is refused. */
     readonly started: Promise<string[]>;
+    /** @internal */
+    readonly life: AbortController;
+    /** @internal Why the server refused it. */
+    error?: Problem;
     /** @internal */
     constructor(owner: Owner, topics: string | string[], options: SubscribeOptions, callback?: (item: Item<T>) => void);
     /** The positions of the last items that the application took. Give them as `from` to go on after them, also in another page or process. */
@@ -64,8 +75,8 @@ export declare class Subscription<T = any> implements AsyncIterable<Item<T>> {
 }
 /** Calls a function of the application. Its fault is reported as an unhandled rejection, and stops nothing else. */
 export declare const tell: <T>(listener: (about: T) => void, about: T) => Promise<void>;
-/** Iterates. A return calls close first, so that it ends an iteration that waits. */
-export declare const closing: <T>(items: AsyncGenerator<T, void, void>, close: () => void) => AsyncIterableIterator<T, void, void>;
+/** Makes a return call close first, so that it ends an iteration that waits. */
+export declare function closing<T>(items: AsyncGenerator<T, void, void>, close: () => void): AsyncIterableIterator<T, void, void>;
 /** Leaves the newest message of each key, and gaps where others were. The items are of one topic, in order; `after` is the position before them. */
 export declare function conflate(items: Item[], after?: string): Item[];
 /** Milliseconds of a rate such as `5/s`, `100/m` or `1/10s`; 0 without a rate. */

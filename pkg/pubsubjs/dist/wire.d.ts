@@ -1,3 +1,5 @@
+import { Problem } from "./problem.js";
+export { Problem };
 /** A message of a topic. Exactly one of `data`, `text` and `bytes` is set, whichever the publisher chose. */
 export interface Message<T = any> {
     /** Undefined in messages; in gaps, the reason. */
@@ -47,22 +49,8 @@ export interface Limits {
     poll_timeout_ms: number;
     heartbeat_ms: number;
     unacked: number;
-    idempotency_ms?: number;
-    [name: string]: number | undefined;
-}
-/** A refusal of the server (RFC 9457), or of this client. Programs decide by `code`. */
-export declare class Problem extends Error {
-    code: string;
-    /** The HTTP status; 0 if the client found the problem. `message` says what is wrong, and the remedy. */
-    status: number;
-    /** What to change. */
-    remedy?: string;
-    /** How long to wait before a retry. */
-    retryAfterMs?: number;
-    constructor(code: string, detail: string, status?: number, said?: {
-        remedy?: string;
-        retry_after_ms?: number;
-    });
+    idempotency_ms: number;
+    [name: string]: number;
 }
 /** The Problem that the server sent. */
 export declare const problemOf: (said: Refusal, status?: number) => Problem;
@@ -80,7 +68,7 @@ export declare const isPattern: (name: string) => boolean;
 /** Throws a Problem if the name is not a valid topic or, where patterns are allowed, a valid pattern. */
 export declare function checkName(name: string, patterns?: boolean): void;
 /** Throws a Problem if the name is not a valid topic. A pattern is not a topic. */
-export declare function checkTopic(name: string): void;
+export declare const checkTopic: (name: string) => void;
 /** Reports whether a pattern matches the topic. Every name matches itself. */
 export declare function matches(pattern: string, topic: string): boolean;
 /** Reads `topic@epoch:offset`. Throws a Problem if the text is not a position. */
@@ -127,10 +115,13 @@ export type Frame = {
 } | Control | undefined;
 /** Reads one NDJSON frame. Throws if the line is not a frame. */
 export declare function parseFrame(line: string): Frame;
+/** Reads an answer: its items, and what its other frames say. */
+export declare function parseAnswer(text: string): Control & {
+    items: Item[];
+};
 /** The message as POST /v1/messages and the `publish` command take it. Members that are undefined are left out of its JSON. */
-export declare function encodeMessage(topic: string, payload: any, o: {
+export declare function encodeMessage(payload: any, message: {
+    topic: string;
     type?: string;
-    id?: string;
-    key?: string;
-    ttl?: number;
+    [member: string]: unknown;
 }): Record<string, unknown>;

@@ -3,8 +3,8 @@
 import { backoff, Http, isFinal, sleep, Token } from "./http.js";
 import { Publication, Publisher, PublishOptions, Published, PublishResult } from "./publisher.js";
 import { Feed, Host, merge, Session, State, Transport, Want } from "./session.js";
-import { closing, Owner, SubscribeOptions, Subscription, tell } from "./subscription.js";
-import { checkOptions, checkTopic, Control, covered, Frame, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem, repeats } from "./wire.js";
+import { closing, Owner, Past, SubscribeOptions, Subscription, tell } from "./subscription.js";
+import { checkOptions, checkTopic, covered, Gap, GapReason, Item, Message, nameOf, parseAnswer, Problem, refuse, repeats } from "./wire.js";
 
 export { covered, Problem, Subscription };
 export type { Gap, GapReason, Item, Message, Publication, Published, PublishOptions, PublishResult, State, SubscribeOptions, Token, Transport };
@@ -38,6 +38,8 @@ export interface FollowOptions {
   signal?: AbortSignal;
 }
 
+const global = globalThis as any;
+
 const offline: State = { state: "waiting", reason: "the browser is offline" };
 
 /** What the application does while pagehide is dispatched is no sign that the page lives on. */
@@ -66,13 +68,13 @@ export class Client {
     read: (starts, signal) => this.#read(starts, signal),
     isOwn: (item) => this.#publisher.isOwn(item),
     remove: (s) => void (this.#subs.delete(s) && this.#feed.update()),
-    wants: () => this.#wants(),
+    wants: () => merge([...this.#subs].flatMap((s) => s.names.map((name) => [name, s.want(name)] as [string, Want]))),
     onItem: (item) => this.#subs.forEach((s) => s.offer(item)),
     onStart: (granted, positions) => this.#subs.forEach((s) => s.start(granted, positions)),
     onLapse: (topic) => this.#subs.forEach((s) => s.lapse(topic)),
     onRefused: (names, problem) => this.#subs.forEach((s) => s.names.some((n) => names.includes(n)) && s.end(problem)),
     onTrouble: (problem) => this.#subs.forEach((s) => s.trouble(problem)),
-    onState: (state) => this.#show((this.#feeding = state)),
+    onFeed: (state) => this.#show((this.#feeding = state)),
   };
 
   /**
@@ -82,7 +84,6 @@ export class Client {
    */
   constructor(url = "/", options: ClientOptions = {}) {
     checkOptions(options, "token, share, transports, fetch, WebSocket");
-    const global = globalThis as any;
     this.#http = new Http(url, options.token, options.fetch ?? global.fetch.bind(global));
     const WebSocket = options.WebSocket ?? global.WebSocket;
     const transports = (options.transports ?? ["websocket", "stream", "poll"]).filter((t) => t !== "websocket" || WebSocket);
@@ -93,12 +94,11 @@ export class Client {
     if (options.share === undefined || !global.navigator?.locks) this.#feed = this.#session = open(this.#host);
     else {
       // Until the module is there, nothing is delivered.
-      const nothing = () => {};
-      this.#feed = { positions: new Map(), started: new Map(), update: nothing, check: nothing, leave: nothing };
+      this.#feed = open(this.#host);
+      this.#feed.leave(true);
       const begin = (feed: Feed) => {
-        if (this.#now.state === "closed") return feed.leave(true);
         this.#feed = feed;
-        feed.update();
+        this.#closed ? feed.leave(true) : feed.update();
       };
       import("./share.js").then(
         ({ Shared }) => begin(new Shared(this.#http, options.share!, this.#host, open, (session) => (this.#session = session))),
@@ -129,10 +129,9 @@ export class Client {
    */
   subscribe<T = any>(topics: string | string[], options: SubscribeOptions | ((item: Item<T>) => void) = {}, callback?: (item: Item<T>) => void): Subscription<T> {
     if (typeof options === "function") return this.subscribe(topics, {}, options);
-    if (this.#now.state === "closed") throw new Problem("closed", this.#now.reason!);
+    if (this.#closed) throw this.#closed;
     const s = new Subscription<T>(this.#host, topics, options, callback);
     this.#subs.add(s);
-    queueMicrotask(() => s.settle());
     this.#goOn();
     return s;
   }
@@ -153,7 +152,7 @@ export class Client {
         for (let gap: Gap | undefined; at; ) {
           const loaded = await load(at, gap);
           if (typeof loaded === "string") {
-            if (nameOf(loaded) !== topic) throw new Problem("invalid_position", "load returned another topic");
+            if (nameOf(loaded) !== topic) refuse("position", loaded, "of the topic", topic);
             if (covered(at, loaded)) at = loaded;
             else if (!gap) {
               // The state is older than the beginning: what is between comes from history.
@@ -206,37 +205,46 @@ export class Client {
   /** Ends all subscriptions, the connection, and what waits to be published. */
   close(): void {
     this.#feed.leave(true);
-    this.#subs.forEach((s) => s.close());
+    for (const s of this.#subs) s.close();
     this.#publisher.close();
     this.#life.abort();
     this.#show({ state: "closed", reason: "the client was closed" });
   }
 
-  #wants(): Map<string, Want> {
-    return merge([...this.#subs].flatMap((s) => s.names.map((name) => [name, s.want(name)] as [string, Want])));
+  /** Set when the client was closed. */
+  get #closed(): Problem | false {
+    return this.#now.state === "closed" && new Problem("closed", this.#now.reason!);
   }
 
-  async #read(starts: string[], signal: AbortSignal): Promise<Frame[]> {
-    for (let attempt = 0; ; attempt++) {
+  /** Tries until something is returned. Throws what the server refuses for good. */
+  async #retry<T>(attempt: () => Promise<T | false | undefined>, signal: AbortSignal): Promise<T> {
+    for (let n = 0; ; n++) {
+      if (this.#closed) throw this.#closed;
+      if (signal.aborted) throw new Problem("aborted", "aborted");
       try {
-        const text: string = await this.#http.request("POST", "/v1/poll?hello=true", { body: { topics: starts }, as: "text", signal, timeout: 30_000 });
-        const frames = text.split("\n").map(parseFrame);
-        // Firefox and WebKit take some answers that were cut for whole ones.
-        if (frames.filter((f) => f && "item" in f).length === (frames[0] as Control)?.hello?.frames) return frames;
-        throw new TypeError("the answer was cut");
+        const got = await attempt();
+        if (got) return got;
+        throw new Error("the answer was cut");
       } catch (e) {
-        if (signal.aborted) return [];
         if (isFinal(e)) throw e;
-        await sleep(backoff(attempt, e), signal);
+        await sleep(backoff(n, e), signal);
       }
     }
   }
 
+  #read(starts: string[], signal: AbortSignal): Promise<Past> {
+    return this.#retry(async () => {
+      const { hello, items } = parseAnswer(await this.#http.ask("/v1/poll?hello=true", { body: { topics: starts }, as: "text", signal, timeout: 30_000 }));
+      // Firefox and WebKit take some answers that were cut for whole ones.
+      return items.length === hello?.frames && { items, positions: hello!.positions };
+    }, signal);
+  }
+
   #show(state: State): void {
     if (state.state === "idle") state = this.#publishing ?? state;
-    if (this.#now.state === "closed" || JSON.stringify(state) === JSON.stringify(this.#now)) return;
+    if (this.#closed || JSON.stringify(state) === JSON.stringify(this.#now)) return;
     this.#now = state;
-    this.#listeners.forEach((l) => void tell(l, state));
+    for (const l of this.#listeners) void tell(l, state);
   }
 
   #life = new AbortController();
@@ -252,7 +260,6 @@ export class Client {
 
   /** Looks after the connection when the page or the network changes. */
   #watchPage(): void {
-    const global = globalThis as any;
     const on = (target: any, type: string, listener: (e: any) => void) => {
       target?.addEventListener?.(type, listener, { signal: this.#life.signal });
     };
@@ -260,7 +267,7 @@ export class Client {
     if (!document) return;
     const live = () => {
       this.#page = Page.here;
-      this.#goOn();
+      this.#feed.update();
     };
     const look = () => {
       live();

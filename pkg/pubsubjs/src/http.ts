@@ -5,6 +5,8 @@ import { Problem, problemOf, refuse } from "./wire.js";
 export type Token = string | (() => string | Promise<string>);
 
 export interface Request {
+  /** Default: POST with a body, else GET. */
+  method?: string;
   body?: object;
   /** How long the whole answer may take, of a stream its head, in milliseconds. Default: 10000. */
   timeout?: number;
@@ -13,17 +15,21 @@ export interface Request {
   signal?: AbortSignal;
 }
 
+/** Calls a function when the signal aborts, at once if it has aborted; not after another has. */
+export function onAbort(signal: AbortSignal | undefined, act: () => void, until: AbortSignal): void {
+  signal?.aborted ? act() : signal?.addEventListener("abort", act, { signal: until });
+}
+
 /** Waits. Returns early when the signal aborts. */
-export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+export function sleep(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
-    const timer = setTimeout(end, ms);
-    function end() {
+    const end = () => {
       clearTimeout(timer);
-      signal?.removeEventListener("abort", end);
+      signal.removeEventListener("abort", end);
       resolve();
-    }
-    if (signal?.aborted) end();
-    else signal?.addEventListener("abort", end);
+    };
+    const timer = setTimeout(end, signal.aborted ? 0 : ms);
+    signal.addEventListener("abort", end);
   });
 }
 
@@ -53,7 +59,7 @@ export function backoff(attempt: number, error?: unknown): number {
 /** The error of an answer that is not the server's: it may pass, or it is the Problem `unexpected_answer`. */
 export function foreign(status: number, retryAfterMs?: number, what = status + " without pubsubd's error body"): Error {
   const why = what + ": " + (/50[234]/.test(status as any) ? "the proxy does not reach pubsubd" : "is a proxy in between, or another server?");
-  return status < 500 && ![408, 425, 429].includes(status)
+  return status < 500 && !/408|425|429/.test(status as any)
     ? new Problem("unexpected_answer", why, status, { retry_after_ms: retryAfterMs })
     : Object.assign(new Error(why), { retryAfterMs });
 }
@@ -67,8 +73,7 @@ export function retryable(e: unknown): boolean {
 }
 
 /** Reports whether the session cannot go on: a new one begins from the positions. */
-export const isLost = (e: unknown) =>
-  ["session_unknown", "session_ended", "stale_ack", "poll_replaced", "ack_beyond_sent", "draining", "invalid_frame"].includes((e as Problem).code);
+export const isLost = (e: unknown) => /session_|stale_ack|poll_replaced|ack_beyond|draining|invalid_frame/.test((e as Problem).code);
 
 /** Reports whether the server will refuse the request again. What a proxy answers may pass: it answers 404 while the server is replaced. */
 export const isFinal = (e: unknown) => !retryable(e) && !isForeign(e) && !isLost(e);
@@ -85,13 +90,15 @@ export class Http {
   #asking?: Promise<string | undefined> | undefined; // for a new one
 
   #fetcher: typeof fetch;
+  #token: Token | undefined;
 
   constructor(
     url: string,
-    readonly token: Token | undefined,
+    token: Token | undefined,
     fetcher: typeof fetch,
   ) {
     this.#fetcher = fetcher;
+    this.#token = token;
     const page = (globalThis as any).location?.href;
     // To a URL of a page, push.example is a path.
     const href = /^(https?:|[./])/i.test(url) && URL.canParse(url, page) ? new URL(url, page).href : "";
@@ -102,7 +109,7 @@ export class Http {
   /** The token in use, or a new one in the place of one that was refused. */
   async bearer(refused?: string): Promise<string | undefined> {
     if (this.#bearer === refused) {
-      this.#asking ??= (async () => (typeof this.token === "function" ? this.token() : this.token))().finally(() => (this.#asking = undefined));
+      this.#asking ??= (async () => (typeof this.#token === "function" ? this.#token() : this.#token))().finally(() => (this.#asking = undefined));
       this.#bearer = await this.#asking;
     }
     return this.#bearer;
@@ -117,7 +124,7 @@ export class Http {
    * Sends a request. Throws a Problem for a refusal, `unexpected_answer` if another program
    * answered, and what fetch throws if no answer came. A refused token is asked for anew, once.
    */
-  async request(method: string, path: string, r: Request = {}): Promise<any> {
+  async ask(path: string, r: Request): Promise<any> {
     for (let bearer: string | undefined, fresh = false; ; fresh = true) {
       bearer = await this.bearer(bearer);
       const headers: Record<string, string> = {};
@@ -127,11 +134,10 @@ export class Http {
       const control = new AbortController();
       const abort = () => control.abort();
       const timer = setTimeout(abort, r.timeout ?? 10_000);
-      r.signal?.addEventListener("abort", abort, { signal: control.signal });
-      if (r.signal?.aborted) abort();
+      onAbort(r.signal, abort, control.signal);
       try {
         const answer = await this.#fetcher(this.base + path, {
-          method,
+          method: r.method ?? (r.body ? "POST" : "GET"),
           headers,
           signal: control.signal,
           body: JSON.stringify(r.body) as string, // undefined without a body
@@ -141,7 +147,7 @@ export class Http {
         if (ours && r.as === "stream") return answer;
         const text = await answer.text();
         if (ours && r.as) return text;
-        if (status === 401 && !fresh && bearer !== this.token) continue;
+        if (status === 401 && !fresh && bearer !== this.#token) continue;
         let said: any;
         try {
           said = JSON.parse(text);

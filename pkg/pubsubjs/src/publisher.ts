@@ -3,7 +3,8 @@
 
 import { backoff, foreign, Http, isForeign, now, retryable, sleep, undone } from "./http.js";
 import { Session, State, waiting } from "./session.js";
-import { checkOptions, encodeMessage, Item, Problem, problemOf } from "./wire.js";
+import { mostQueued } from "./subscription.js";
+import { checkOptions, encodeMessage, Problem, problemOf } from "./wire.js";
 
 export interface PublishOptions {
   /** The idempotency key, which subscribers see as `id`: 1 to 255 bytes of printable ASCII. Default: a new one. */
@@ -44,8 +45,6 @@ interface Pending {
   settle(result: Published | Problem): void;
 }
 
-/** Messages that wait for a connection. */
-const mostQueued = 1000;
 /** One request. The server takes 1000 messages, and 1 MiB. */
 const mostInBatch = 100;
 const batchChars = 250_000;
@@ -56,7 +55,7 @@ const calmMs = 10_000;
 
 export class Publisher {
   #queue = new Set<Pending>();
-  #sending = false;
+  #sending?: boolean;
   #count = 0;
   #given = new Set<string>(); // the last ids that the application chose
   #own = Math.random().toString(36).slice(2, 14) + "-";
@@ -85,14 +84,14 @@ export class Publisher {
   publish(topic: string, payload: unknown, options: PublishOptions = {}): Promise<Published> {
     return new Promise((resolve, reject) => {
       checkOptions(options, "idempotencyKey, ttl, key, type, signal, wait");
-      const { idempotencyKey: id, signal } = options;
-      if (this.#queue.size >= mostQueued && !options.wait) throw new Problem("queue_full", mostQueued + " messages wait: use the option wait");
+      const { idempotencyKey: id, signal, wait, ...rest } = options;
+      if (this.#queue.size >= mostQueued && !wait) throw new Problem("queue_full", mostQueued + " messages wait: use the option wait");
       if (this.#life.signal.aborted) throw closed();
       if (id) {
         this.#given.add(id);
         if (this.#given.size > mostQueued) this.#given.delete(this.#given.values().next().value!);
       }
-      const body = encodeMessage(topic, payload, { ...options, id: id ?? this.#own + this.#count++ });
+      const body = encodeMessage(payload, { ...rest, topic, id: id ?? this.#own + this.#count++ });
       const abort = () => p.settle(maybe({ code: "aborted", message: "aborted" }));
       const p: Pending = {
         body,
@@ -125,7 +124,7 @@ export class Publisher {
   }
 
   /** Reports whether this client published the message. */
-  isOwn = (item: Item): boolean => !item.gap && !!item.id && (item.id.startsWith(this.#own) || this.#given.has(item.id));
+  isOwn = ({ id = "" }: { id?: string; gap?: unknown }): boolean => id.startsWith(this.#own) || this.#given.has(id);
 
   /** Tries at once what waits. */
   retry = (): void => {
@@ -158,8 +157,8 @@ export class Publisher {
       }
     }
     this.#sending = false;
-    this.#calm = setTimeout(this.#onState, calmMs);
-    (this.#calm as any).unref?.(); // lets Node end
+    const calm: any = (this.#calm = setTimeout(this.#onState, calmMs));
+    calm.unref?.(); // lets Node end
   }
 
   /** Sends a batch, and settles what is certain. Returns why some of it has to be sent again. */
@@ -175,7 +174,7 @@ export class Publisher {
     if (error || !batch.length) return error;
     for (const p of batch) p.lost ??= at; // at: this is the first attempt of which nothing is known
     const results = await this.#http
-      .request("POST", "/v1/messages", { body: batch.map((p) => p.body), timeout, signal: this.#life.signal })
+      .ask("/v1/messages", { body: batch.map((p) => p.body), timeout, signal: this.#life.signal })
       .catch((e) => void (error = e));
     if (!error && results?.length !== batch.length) error = foreign(200);
     if (!error) this.#most = Math.min(this.#most + 1, mostInBatch);
@@ -188,7 +187,7 @@ export class Publisher {
     for (const [i, p] of batch.entries()) {
       const result = results?.[i];
       const problem = result?.problem ? problemOf(result.problem) : error;
-      if (result?.position) p.settle({ position: result.position, time: result.time });
+      if (result?.position) p.settle(result);
       else if (problem && !retryable(problem)) p.settle(p.lost === at ? (problem as Problem) : maybe(problem as Problem));
       else {
         if (undone(problem) && p.lost === at) p.lost = undefined;
@@ -200,10 +199,10 @@ export class Publisher {
 
   /** Asks for the server's window before anything is repeated: a session says it. Throws if the server is still away. */
   async #learn(): Promise<void> {
-    let limits = this.#session()?.limits;
+    let limits = this.#session()?.bounds;
     if (!limits && !this.#window) {
       try {
-        const opened = await this.#http.request("POST", "/v1/sessions", { body: { topics: [] } });
+        const opened = await this.#http.ask("/v1/sessions", { body: { topics: [] } });
         this.#http.beacon(opened.session);
         limits = opened.limits;
       } catch (e) {
@@ -211,7 +210,7 @@ export class Publisher {
         if (!(e instanceof Problem)) throw e;
       }
     }
-    if (limits) this.#window = limits.idempotency_ms ?? windowMs;
+    if (limits) this.#window = limits.idempotency_ms;
   }
 }
 

@@ -30,9 +30,9 @@ export interface Want {
 /** Where a subscription gets its items from: the session of this page, or that of the tab that leads. */
 export interface Feed {
   /** The newest position of each name and topic. */
-  readonly positions: Map<string, string>;
+  readonly heads: Map<string, string>;
   /** The names that the feed delivers now. */
-  readonly started: Map<string, Want>;
+  readonly served: Map<string, Want>;
   /** Takes over what the host wants now. */
   update(): void;
   /** Something happened to the network or the page: look whether the connection is alive. Until that is known, the state may be another. */
@@ -54,7 +54,7 @@ export interface Host {
   onRefused(names: string[], problem: Problem): void;
   /** Something is wrong that waiting may not mend. The feed goes on. */
   onTrouble(problem: Problem): void;
-  onState(state: State): void;
+  onFeed(state: State): void;
 }
 
 /** What several want together: a name begins where all want it to, and has a rate if they agree on it. */
@@ -108,9 +108,10 @@ function watchdog(ms: () => number, silent: () => void) {
   let last = now();
   const touch = () => void (last = now());
   const timer = setInterval(() => {
-    if (now() - last < ms()) return;
-    touch();
-    silent();
+    if (now() - last >= ms()) {
+      touch();
+      silent();
+    }
   }, 1000);
   return { touch, stop: () => clearInterval(timer) };
 }
@@ -121,19 +122,19 @@ interface Options {
 }
 
 export class Session implements Feed {
-  readonly started = new Map<string, Want>();
-  limits?: Limits;
+  readonly served = new Map<string, Want>();
+  bounds?: Limits;
 
   #id?: string | undefined;
   #frames = 0; // messages and gaps of this session that arrived whole
   #names: string[] = []; // what the host wants
-  #running = false;
-  #changing = false;
+  #running?: boolean;
+  #changing?: boolean;
   #atOnce = Infinity; // names in a request; one, to find the name that is refused
   #arrived = 0; // messages and gaps of all sessions that were new
   #quick = 0; // polls in a row that brought nothing, at once
-  #closed = false;
-  #paused = false; // until the next update
+  #closed?: boolean;
+  #paused?: boolean; // until the next update
   #refused = 0; // how often in a row a token was refused
   #renewal?: ReturnType<typeof setTimeout>;
   #idleSince = Infinity;
@@ -141,7 +142,7 @@ export class Session implements Feed {
   #bad = new Map<Transport, number>(); // until when a transport is left alone
   #failed = new Set<Transport>(); // transports that did not begin since one did
   #probe?: (() => void) | undefined; // looks whether the connection is alive
-  #unsure = false; // the state says so, until something comes
+  #unsure?: boolean; // the state says so, until something comes
 
   #http: Http;
   #host: Host;
@@ -152,7 +153,7 @@ export class Session implements Feed {
     host: Host,
     options: Options,
     /** Where to begin names that were delivered before. */
-    readonly positions = new Map<string, string>(),
+    readonly heads = new Map<string, string>(),
   ) {
     this.#http = http;
     this.#host = host;
@@ -176,11 +177,11 @@ export class Session implements Feed {
     }
     if (unsure && this.#running) {
       this.#unsure = true;
-      this.#host.onState(unsure);
+      this.#host.onFeed(unsure);
     }
   }
 
-  leave(forGood = false): void {
+  leave(forGood?: boolean): void {
     this.#closed ||= forGood;
     this.#paused = true;
     this.#reopen();
@@ -188,18 +189,18 @@ export class Session implements Feed {
 
   /** Reports whether the topic is wanted, or the server delivers it still: it may be wanted again before that ends. */
   #wanted(topic: string): boolean {
-    return [...this.#names, ...this.started.keys()].some((name) => matches(name, topic));
+    return [...this.#names, ...this.served.keys()].some((name) => matches(name, topic));
   }
 
   #prune(): void {
-    for (const topic of this.positions.keys()) if (!this.#wanted(topic)) this.positions.delete(topic);
+    for (const topic of this.heads.keys()) if (!this.#wanted(topic)) this.heads.delete(topic);
   }
 
   #forget(): void {
     this.#id = undefined;
     this.#frames = 0;
     this.#renew();
-    this.started.clear();
+    this.served.clear();
     this.#prune();
   }
 
@@ -210,7 +211,7 @@ export class Session implements Feed {
       const before = this.#arrived;
       const begun = now();
       try {
-        this.#host.onState({ state: "connecting" });
+        this.#host.onFeed({ state: "connecting" });
         if (!this.#id) await this.#open();
         else if (this.#refused) await this.#patch(this.#id);
         if (this.#wake.signal.aborted) continue;
@@ -219,32 +220,27 @@ export class Session implements Feed {
         if (this.#wake.signal.aborted || e === changed) continue;
         this.#failed.clear();
         if (this.#arrived > before || now() - begun > livedMs) attempt = 0;
-        const ms = this.#judge(e, attempt++);
+        if (isLost(e)) this.#forget();
+        else if (isFinal(e) && ((e as Problem).status !== 401 || this.#refused++)) {
+          this.leave(true);
+          this.#host.onRefused([...this.#host.wants().keys()], e as Problem);
+          this.#host.onFeed({ state: "closed", reason: (e as Error).message });
+        }
+        const ms = backoff(attempt++, e);
         if (this.#closed || !this.#needed()) continue;
-        this.#host.onState(waiting(ms, e));
+        this.#host.onFeed(waiting(ms, e));
         await sleep(ms, this.#wake.signal);
       }
     }
     this.#running = false;
     this.#drop();
-    if (!this.#closed) this.#host.onState({ state: this.#names.length ? "waiting" : "idle" });
+    if (!this.#closed) this.#host.onFeed({ state: this.#names.length ? "waiting" : "idle" });
   }
 
   /** Reports whether the session is needed, or was so lately. */
   #needed(): boolean {
     this.#idleSince = this.#names.length ? Infinity : Math.min(this.#idleSince, now());
     return !!(this.#names.length || this.#id) && now() - this.#idleSince < lingerMs;
-  }
-
-  /** Takes note of an error, and returns how long to wait. Some errors close the session for good. */
-  #judge(e: unknown, attempt: number): number {
-    if (isLost(e)) this.#forget();
-    else if (isFinal(e) && ((e as Problem).status !== 401 || this.#refused++)) {
-      this.leave(true);
-      this.#host.onRefused([...this.#host.wants().keys()], e as Problem);
-      this.#host.onState({ state: "closed", reason: (e as Error).message });
-    }
-    return backoff(attempt, e);
   }
 
   /** Opens a session from the positions; names without one begin where the host wants them. */
@@ -254,10 +250,10 @@ export class Session implements Feed {
     const names = [...wants.keys()].slice(0, this.#atOnce);
     await this.#accepted(names, async () => {
       const { granted, topics } = this.#plan(names, wants, true);
-      const opened = await this.#http.request("POST", "/v1/sessions", { body: { topics } });
+      const opened = await this.#http.ask("/v1/sessions", { body: { topics } });
       if (!opened.session) throw foreign(200);
       this.#id = opened.session;
-      this.limits = opened.limits;
+      this.bounds = opened.limits;
       this.#unsure = false; // the server answered
       this.#begin(granted, opened);
     });
@@ -266,10 +262,10 @@ export class Session implements Feed {
 
   /** Where names begin: at their position, in a new session where the host wants it, else now. */
   #plan(names: string[], wants: Map<string, Want>, opening = false): { granted: Map<string, Want>; topics: unknown[] } {
-    const from = (name: string) => (opening && ![...this.positions.keys()].some((topic) => matches(name, topic)) ? wants.get(name)!.from : undefined);
+    const from = (name: string) => (opening && ![...this.heads.keys()].some((topic) => matches(name, topic)) ? wants.get(name)!.from : undefined);
     return {
       granted: new Map(names.map((name) => [name, { maxRate: wants.get(name)!.maxRate, from: from(name) }])),
-      topics: resume(names, this.positions, (name) => from(name) ?? [name]).map((start) => rated(start, wants)),
+      topics: resume(names, this.heads, (name) => from(name) ?? [name]).map((start) => rated(start, wants)),
     };
   }
 
@@ -288,8 +284,8 @@ export class Session implements Feed {
   #begin(granted: Map<string, Want>, { positions, expires_ms }: { positions: string[]; expires_ms?: number }): void {
     this.#refused = 0;
     this.#renew(expires_ms);
-    for (const [name, want] of granted) this.started.set(name, want);
-    for (const at of positions) if (!covered(at, this.positions.get(nameOf(at)))) this.positions.set(nameOf(at), at);
+    for (const [name, want] of granted) this.served.set(name, want);
+    for (const at of positions) if (!covered(at, this.heads.get(nameOf(at)))) this.heads.set(nameOf(at), at);
     this.#host.onStart(granted, positions);
   }
 
@@ -303,12 +299,12 @@ export class Session implements Feed {
         const id = this.#id;
         if (!id) return;
         const wants = this.#host.wants();
-        const add = [...wants.keys()].filter((name) => !this.started.has(name)).slice(0, this.#atOnce);
-        const remove = [...this.started.keys()].filter((name) => !wants.has(name));
+        const add = [...wants.keys()].filter((name) => !this.served.has(name)).slice(0, this.#atOnce);
+        const remove = [...this.served.keys()].filter((name) => !wants.has(name));
         if (!add.length) this.#atOnce = Infinity;
         // A subscription keeps its rate, and may go with a pattern that matches it: then a new session is surer.
-        const names = [...this.started.keys()];
-        const other = names.some((name) => wants.has(name) && wants.get(name)!.maxRate !== this.started.get(name)!.maxRate);
+        const names = [...this.served.keys()];
+        const other = names.some((name) => wants.has(name) && wants.get(name)!.maxRate !== this.served.get(name)!.maxRate);
         if (other || remove.some((gone) => names.some((name) => gone !== name && matches(gone, name)))) return this.#reopen();
         if (!add.length && !remove.length) return;
         try {
@@ -347,9 +343,9 @@ export class Session implements Feed {
     // In an open session names begin now. If one was removed before, its frames may still be on
     // their way, and would hide what comes below them; so subscriptions read that from history.
     const { granted, topics } = this.#plan(add, wants!);
-    const answer = await this.#http.request("PATCH", "/v1/sessions/" + id, { body: { add: topics, remove } });
+    const answer = await this.#http.ask("/v1/sessions/" + id, { method: "PATCH", body: { add: topics, remove } });
     if (this.#id !== id) return;
-    for (const name of remove) this.started.delete(name);
+    for (const name of remove) this.served.delete(name);
     this.#prune();
     this.#begin(granted, answer);
   }
@@ -374,17 +370,17 @@ export class Session implements Feed {
   /** Runs one connection. Returns or throws when it has ended. */
   async #connect(): Promise<void> {
     const transport = this.#best();
-    let open = false;
+    let open: boolean | undefined;
     const began = () => {
       if (open && !this.#unsure) return;
       open = true;
       this.#unsure = false;
       for (const t of this.#failed) this.#bad.set(t, now() + badMs);
       this.#failed.clear();
-      this.#host.onState({ state: "open", transport });
+      this.#host.onFeed({ state: "open", transport });
     };
     try {
-      await { websocket: () => this.#websocket(began), stream: () => this.#stream(began), poll: () => this.#poll(began) }[transport]();
+      await this[transport](began);
     } catch (e) {
       // The count is uncertain after a stream that breaks without an end. After a poll that timed out, WebKit gives a new
       // connection of HTTP/2 only to the POST that opens a session.
@@ -407,11 +403,11 @@ export class Session implements Feed {
     if ("item" in f) {
       this.#frames++;
       const { topic, position } = f.item;
-      const before = this.positions.get(topic);
+      const before = this.heads.get(topic);
       if (repeats(f.item, before)) return;
       this.#arrived++;
       if (!this.#wanted(topic)) return;
-      this.positions.set(topic, position);
+      this.heads.set(topic, position);
       this.#host.onItem(f.item, before);
     } else if (f.end) throw problemOf(f.end);
   }
@@ -420,15 +416,13 @@ export class Session implements Feed {
     return `/v1/sessions/${this.#id}/poll?ack=${this.#frames}&mode=${mode}&r=${Math.random()}`;
   }
 
-  async #poll(began: () => void): Promise<void> {
-    const id = this.#id;
-    if (!this.#unsure) this.#host.onState({ state: "open", transport: "poll" }); // the session is open, and an answer may take long
-    while (id === this.#id && this.#needed() && this.#best() === "poll") {
-      const most = this.limits!.poll_timeout_ms;
+  async poll(began: () => void): Promise<void> {
+    if (!this.#unsure) this.#host.onFeed({ state: "open", transport: "poll" }); // the session is open, and an answer may take long
+    while (this.#id && this.#needed() && this.#best() === "poll") {
+      const most = this.bounds!.poll_timeout_ms;
       const before = this.#arrived;
       const begun = now();
-      const text: string = await this.#http.request("GET", this.#path("batch"), { as: "text", signal: this.#wake.signal, timeout: most + pingMs });
-      if (id !== this.#id) return;
+      const text: string = await this.#http.ask(this.#path("batch"), { as: "text", signal: this.#wake.signal, timeout: most + pingMs });
       began();
       for (const line of text.split("\n")) this.#take(line);
       const news = this.#arrived > before;
@@ -443,30 +437,28 @@ export class Session implements Feed {
     }
   }
 
-  async #stream(began: () => void): Promise<void> {
+  async stream(began: () => void): Promise<void> {
     const silent = new AbortController();
     let reader: ReadableStreamDefaultReader<Uint8Array> | undefined;
     const abort = () => {
       silent.abort();
       reader?.cancel().catch(() => {}); // Deno leaves it waiting
     };
-    const id = this.#id;
     let begun = false;
-    const dog = watchdog(() => (begun ? 2 * this.limits!.heartbeat_ms : beginMs), abort);
+    const dog = watchdog(() => (begun ? 2 * this.bounds!.heartbeat_ms : beginMs), abort);
     this.#probe = () => void (this.#unsure && this.#wake.abort()); // two heartbeats tell; after the page was offline, only a new stream tells soon
     this.#wake.signal.addEventListener("abort", abort);
     try {
-      const answer: Response = await this.#http.request("GET", this.#path("stream"), { as: "stream", signal: silent.signal });
+      const answer: Response = await this.#http.ask(this.#path("stream"), { as: "stream", signal: silent.signal });
       reader = answer.body!.getReader();
       const text = new TextDecoder();
       for (let rest = ""; this.#needed(); ) {
-        const { done, value } = await reader.read();
-        if (done) throw new TypeError("the stream ended");
+        const { value } = await reader.read();
+        if (!value) throw new Error("the stream ended");
         dog.touch();
         const lines = (rest + text.decode(value, { stream: true })).split("\n");
         rest = lines.pop()!;
         for (const line of lines) {
-          if (id !== this.#id) return;
           begun = true;
           began();
           this.#take(line);
@@ -478,12 +470,11 @@ export class Session implements Feed {
     }
   }
 
-  #websocket(began: () => void): Promise<void> {
-    const id = this.#id;
-    const socket = new this.#options.WebSocket!(this.#http.base.replace(/^http/, "ws") + `/v1/ws?session=${id}&ack=${this.#frames}`);
+  websocket(began: () => void): Promise<void> {
+    const socket = new this.#options.WebSocket!("ws" + this.#http.base.slice(4) + `/v1/ws?session=${this.#id}&ack=${this.#frames}`);
     return new Promise((_, reject) => {
-      let begun = false;
-      let pinged = false;
+      let begun: boolean | undefined;
+      let pinged: boolean | undefined;
       let acked = this.#frames;
       let ackTimer: ReturnType<typeof setTimeout> | undefined;
       const end = (error: unknown) => {
@@ -493,7 +484,7 @@ export class Session implements Feed {
         socket.close();
         reject(error);
       };
-      const close = () => end(new TypeError("the WebSocket " + (begun ? "was cut" : "did not open")));
+      const close = () => end(new Error("the WebSocket " + (begun ? "was cut" : "did not open")));
       const ack = () => {
         ackTimer = undefined;
         if (this.#frames > acked) socket.send(JSON.stringify({ ack: (acked = this.#frames) }));
@@ -505,24 +496,23 @@ export class Session implements Feed {
         dog.touch();
         socket.send(JSON.stringify({ ping: true, ref: 0 }));
       };
-      const dog = watchdog(() => (!begun ? beginMs : pinged ? pingMs : this.limits!.heartbeat_ms), ping);
+      const dog = watchdog(() => (!begun ? beginMs : pinged ? pingMs : this.bounds!.heartbeat_ms), ping);
       this.#probe = () => void (!begun || pinged || ping());
       this.#wake.signal.addEventListener("abort", close);
-      socket.onclose = close;
-      socket.onerror = () => {}; // a close follows
+      socket.onclose = socket.onerror = close;
       socket.onmessage = ({ data }) => {
         dog.touch();
         pinged = false;
         begun = true;
-        if (id !== this.#id || !this.#needed()) return close();
+        if (!this.#needed()) return close();
         began();
         try {
           this.#take(data);
         } catch (e) {
           return end(e);
         }
-        if (this.#frames - acked >= this.limits!.unacked / 4) ack();
-        else if (this.#frames > acked) ackTimer ??= setTimeout(ack, 1000);
+        if (this.#frames - acked >= this.bounds!.unacked / 4) ack();
+        ackTimer ??= setTimeout(ack, 1000);
       };
     });
   }

@@ -3,10 +3,9 @@
 // tab leaves out what it does not want, and reads from history what it missed, so that
 // neither a late join nor the end of the leader loses or repeats anything.
 
-import { Problem } from "./client.js";
 import type { Http } from "./http.js";
 import { merge, type Feed, type Host, type Session, type State, type Want } from "./session.js";
-import { covered, matches, nameOf, repeats, type Item } from "./wire.js";
+import { covered, matches, nameOf, Problem, repeats, type Item } from "./wire.js";
 
 type Wants = [string, Want][];
 
@@ -26,8 +25,8 @@ const pingMs = 5_000;
 const patience = 2; // pings without an answer, after which the leader is frozen
 
 export class Shared implements Feed {
-  readonly positions = new Map<string, string>();
-  #started = new Map<string, Want>(); // names of this tab that the leader delivers
+  readonly heads = new Map<string, string>();
+  #served = new Map<string, Want>(); // names of this tab that the leader delivers
 
   #channel?: BroadcastChannel | undefined;
   #tab = "";
@@ -64,8 +63,8 @@ export class Shared implements Feed {
     this.#onSession = onSession;
   }
 
-  get started(): Map<string, Want> {
-    return this.#session?.started ?? this.#started;
+  get served(): Map<string, Want> {
+    return this.#session?.served ?? this.#served;
   }
 
   update(): void {
@@ -74,8 +73,8 @@ export class Shared implements Feed {
     if (this.#session) return this.#session.update();
     const wants = this.#host.wants();
     const names = [...wants.keys()];
-    for (const name of this.#started.keys()) if (!wants.has(name)) this.#started.delete(name);
-    for (const topic of this.positions.keys()) if (!names.some((name) => matches(name, topic))) this.positions.delete(topic);
+    for (const name of this.#served.keys()) if (!wants.has(name)) this.#served.delete(name);
+    for (const topic of this.heads.keys()) if (!names.some((name) => matches(name, topic))) this.heads.delete(topic);
     this.#say({ kind: "want", tab: this.#tab, wants: [...wants] });
   }
 
@@ -105,7 +104,7 @@ export class Shared implements Feed {
     this.#name = ["pubsubd", this.#http.base, this.#key, subject].join(" ");
     this.#tab = Math.random().toString(36).slice(2);
     this.#term = 0;
-    this.#started.clear();
+    this.#served.clear();
     try {
       this.#channel = new BroadcastChannel(this.#name);
       this.#channel.onmessage = ({ data }) => this.#hear(data);
@@ -135,8 +134,8 @@ export class Shared implements Feed {
       // Above the terms of all earlier leaders, also of those that this tab has not heard.
       this.#term = Math.max(this.#term + 1, Date.now());
       this.#say({ kind: "lead", term: this.#term });
-      this.#started.clear();
-      this.#session = this.#open(this.#asHost(), this.positions);
+      this.#served.clear();
+      this.#session = this.#open(this.#asHost(), this.heads);
       this.#onSession(this.#session);
       this.#session.update();
       await new Promise<void>((release) => (this.#release = release));
@@ -180,7 +179,7 @@ export class Shared implements Feed {
     if (word.term > this.#term || word.kind === "lead") {
       // Another leads now.
       this.#term = word.term;
-      this.#started.clear();
+      this.#served.clear();
       this.#resign();
       this.update();
     }
@@ -193,24 +192,24 @@ export class Shared implements Feed {
   }
 
   #told(state: State): void {
-    this.#host.onState(state);
+    this.#host.onFeed(state);
     // The server refuses everything for good.
     if (state.state === "closed") this.leave(true);
   }
 
   /** Takes an item of the leader. */
   #item(item: Item, before: string | undefined): void {
-    const mine = this.positions.get(item.topic);
+    const mine = this.heads.get(item.topic);
     if (repeats(item, mine)) return;
-    this.positions.set(item.topic, item.position);
+    this.heads.set(item.topic, item.position);
     if ((before || mine) && !(before && covered(before, mine))) this.#host.onLapse(item.topic);
     else this.#host.onItem(item);
   }
 
   #start(granted: Map<string, Want>, positions: string[]): void {
     const wants = this.#host.wants();
-    for (const [name, want] of granted) if (wants.has(name)) this.#started.set(name, want);
-    for (const at of positions) if (!covered(at, this.positions.get(nameOf(at)))) this.positions.set(nameOf(at), at);
+    for (const [name, want] of granted) if (wants.has(name)) this.#served.set(name, want);
+    for (const at of positions) if (!covered(at, this.heads.get(nameOf(at)))) this.heads.set(nameOf(at), at);
     this.#host.onStart(granted, positions);
   }
 
@@ -221,12 +220,12 @@ export class Shared implements Feed {
     // When the lock of the tab is free, the tab is gone.
     if (!this.#tabs.has(tab)) void this.#lock("tab " + tab, { signal: this.#stop!.signal }, async () => this.#gone(tab));
     this.#tabs.set(tab, new Map(wants));
-    const here = wants.filter(([name]) => session.started.has(name));
+    const here = wants.filter(([name]) => session.served.has(name));
     this.#say({
       kind: "start",
       term: this.#term,
-      granted: here.map(([name]) => [name, { maxRate: session.started.get(name)!.maxRate }]),
-      positions: here.length ? [...session.positions.values()] : [],
+      granted: here.map(([name]) => [name, { maxRate: session.served.get(name)!.maxRate }]),
+      positions: here.length ? [...session.heads.values()] : [],
     });
     if (this.#state) this.#say({ kind: "state", term: this.#term, state: this.#state });
     session.update();
@@ -257,7 +256,7 @@ export class Shared implements Feed {
         this.#say({ kind: "refused", term: this.#term, names, problem: { ...problem, message: problem.message } });
         host.onRefused(names, problem);
       },
-      onState: (state) => {
+      onFeed: (state) => {
         this.#state = state;
         this.#say({ kind: "state", term: this.#term, state });
         this.#told(state);

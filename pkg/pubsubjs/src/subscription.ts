@@ -3,9 +3,9 @@
 // keeps its own pace, so that a slow reader delays nobody and loses nothing that
 // history holds.
 
-import { now } from "./http.js";
+import { now, onAbort } from "./http.js";
 import { Feed, resume, Want } from "./session.js";
-import { checkName, checkOptions, covered, Frame, isPattern, Item, matches, nameOf, parsePosition, Problem, refuse, repeats } from "./wire.js";
+import { checkName, checkOptions, covered, isPattern, Item, matches, nameOf, parsePosition, Problem, refuse, repeats } from "./wire.js";
 
 export interface SubscribeOptions {
   /**
@@ -27,18 +27,30 @@ export interface SubscribeOptions {
   onError?: ((problem: Problem) => void) | undefined;
 }
 
+/** Items of history, and the positions after which they begin. */
+export interface Past {
+  items: Item[];
+  positions: string[];
+}
+
 /** Where a subscription lives. */
 export interface Owner {
   feed(): Feed;
-  /** Reads once what is held after the starts, without waiting. Retries until the signal aborts. */
-  read(starts: string[], signal: AbortSignal): Promise<Frame[]>;
+  /** Reads once what is held after the starts, without waiting. Retries; throws when the signal aborts. */
+  read(starts: string[], signal: AbortSignal): Promise<Past>;
   /** Reports whether this client published the item. */
   isOwn(item: Item): boolean;
   remove(s: Subscription): void;
 }
 
 /** Items that wait for the application, and those that wait for history to be read. */
-const mostQueued = 1000;
+export const mostQueued = 1000;
+
+const enum Mode {
+  starting,
+  behind, // history is read
+  live,
+}
 
 /** The pace of one topic. */
 interface Lane {
@@ -58,9 +70,9 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   /** Resolves to `positions` when the server has taken the subscription, or it was closed before. Rejects with a Problem if it is refused. */
   readonly started: Promise<string[]>;
 
-  #mode: "starting" | "behind" | "live" = "starting";
+  #mode: Mode = Mode.starting;
   #pending: Set<string>; // names that the feed has not begun
-  #lag = false; // history may hold more: what is not read yet, or what the feed skipped during the last reading
+  #lag?: boolean; // history may hold more: what is not read yet, or what the feed skipped during the last reading
   #joined: string[]; // positions of the feed when this subscription came
   #seen = new Map<string, string>(); // positions of the last items that were queued
   #over = new Map<string, string>(); // topic@epoch of the epochs that a restart of the server ended
@@ -68,11 +80,15 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   #target: string[] = []; // where history meets the buffer
   #queue: { item: Item; before: string | undefined }[] = [];
   #lanes = new Map<string, Lane>();
-  #life = new AbortController();
-  #error?: Problem;
+  /** @internal */
+  readonly life = new AbortController();
+  /** @internal Why the server refused it. */
+  error?: Problem;
   #wake?: () => void; // wakes the application, which waits for items, or the reading of history, which waits for room
   #begun!: (positions: string[]) => void;
   #failed!: (e: Problem) => void;
+  #given: string[]; // positions where topics begin
+  #mark = ""; // where all topics begin: @oldest
   #every: number; // milliseconds between deliveries of a topic; 0: no limit
 
   #owner: Owner;
@@ -90,18 +106,23 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     this.#options = options;
     this.#callback = callback;
     checkOptions(options, "from, maxRate, echo, signal, onError");
-    this.names = [...new Set(typeof topics === "string" ? [topics] : topics)];
-    this.names.forEach((name) => checkName(name));
-    for (const at of this.#given()) if (this.#covers(parsePosition(at).topic)) this.#seen.set(nameOf(at), at);
+    this.names = [...new Set([topics].flat())];
+    for (const name of this.names) checkName(name);
+    const from = options.from ?? [];
+    if (from === "oldest") this.#mark = "@oldest";
+    this.#given = this.#mark ? [] : [from].flat().filter((at) => at !== "now");
+    for (const at of this.#given) if (this.#covers(parsePosition(at).topic)) this.#seen.set(nameOf(at), at);
     this.#every = interval(options.maxRate);
     this.started = new Promise((resolve, reject) => ((this.#begun = resolve), (this.#failed = reject)));
     this.started.catch(() => {});
-    const { positions, started } = owner.feed();
-    this.#joined = [...positions.values()];
-    this.#pending = new Set(this.names.filter((name) => !started.has(name)));
-    for (const name of this.names) if (started.has(name)) this.#place(name, undefined, []);
-    options.signal?.addEventListener("abort", this.close, { signal: this.#life.signal });
-    if (options.signal?.aborted) queueMicrotask(this.close);
+    const { heads, served } = owner.feed();
+    this.#joined = [...heads.values()];
+    this.#pending = new Set(this.names);
+    for (const name of this.names) if (served.has(name) && this.#pending.delete(name)) this.#place(name, undefined, []);
+    queueMicrotask(() => {
+      onAbort(options.signal, this.close, this.life.signal);
+      this.settle();
+    });
   }
 
   /** The positions of the last items that the application took. Give them as `from` to go on after them, also in another page or process. */
@@ -126,28 +147,28 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
         if (this.#queue.length <= mostQueued / 2) this.#wake?.();
         yield item;
       }
-      if (this.#error) throw this.#error;
-      if (this.#life.signal.aborted) return;
+      if (this.error) throw this.error;
+      if (this.life.signal.aborted) return;
       await new Promise<void>((resolve) => (this.#wake = resolve));
     }
   }
 
   /** @internal What the feed should deliver of a name for this subscription. */
   want(name: string): Want {
-    return { from: this.#mode === "starting" ? this.#startsOf(name) : undefined, maxRate: this.#options.maxRate };
+    return { from: this.#mode === Mode.starting ? this.#startsOf(name) : undefined, maxRate: this.#options.maxRate };
   }
 
   /** @internal Takes an item of the feed. */
   offer(item: Item): void {
     if (!this.#covers(item.topic)) return;
-    if (this.#mode === "live") this.#accept(item);
+    if (this.#mode === Mode.live) this.#accept(item);
     else if (this.#buffer.push(item) > mostQueued) this.lapse(item.topic);
   }
 
   /** @internal The feed has a hole in the topic, or the buffer is full: history holds what is missing. */
   lapse(topic: string): void {
     if (!this.#covers(topic)) return;
-    if (this.#mode === "live") return this.#fallBehind();
+    if (this.#mode === Mode.live) return this.#fallBehind();
     this.#lag = true;
     this.#skip();
   }
@@ -159,14 +180,14 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     }
     // A topic that went to another name, or to another session, begins anew: what this subscription did not get before is in history.
     for (const at of positions) {
-      if (!covered(at, this.#last(nameOf(at)) ?? (this.#mode === "starting" ? at : at.replace(/\d+$/, "0")))) this.lapse(nameOf(at));
+      if (!covered(at, this.#last(nameOf(at)) ?? (this.#mode === Mode.starting ? at : at.replace(/\d+$/, "0")))) this.lapse(nameOf(at));
     }
     this.settle();
   }
 
   /** @internal Goes on when all names have begun. */
   settle(): void {
-    if (this.#mode !== "starting" || this.#pending.size) return;
+    if (this.#mode !== Mode.starting || this.#pending.size) return;
     if (this.#lag) return this.#fallBehind();
     this.#begun([...this.#seen.values()]);
     this.#flush();
@@ -174,9 +195,9 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
 
   /** @internal Ends the subscription, with an error if the server refused it. */
   end(error?: Problem): void {
-    if (this.#life.signal.aborted) return;
+    if (this.life.signal.aborted) return;
     if (error) {
-      this.#error = error;
+      this.error = error;
       this.#failed(error);
       this.trouble(error);
     } else {
@@ -186,7 +207,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     }
     this.#clearLanes();
     this.#owner.remove(this);
-    this.#life.abort();
+    this.life.abort();
     this.#wake?.();
   }
 
@@ -195,16 +216,11 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     if (this.#callback) void tell(this.#options.onError ?? console.error, error);
   }
 
-  #given(): string[] {
-    return [this.#options.from ?? []].flat().filter((f) => f !== "now" && f !== "oldest");
-  }
-
   /** Where a name begins, if not now. */
   #startsOf(name: string): string[] | undefined {
-    if (this.#options.from === "oldest") return [name + "@oldest"];
-    const given = this.#given();
-    if (isPattern(name) && !given.some((at) => nameOf(at) === name)) return;
-    const mine = given.filter((at) => matches(name, nameOf(at)));
+    if (this.#mark) return [name + this.#mark];
+    if (isPattern(name) && !this.#given.some((at) => nameOf(at) === name)) return;
+    const mine = this.#given.filter((at) => matches(name, nameOf(at)));
     return mine.length ? mine : undefined;
   }
 
@@ -224,7 +240,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
 
   /** Reads history up to the point where the buffer begins. */
   #fallBehind(): void {
-    this.#mode = "behind";
+    this.#mode = Mode.behind;
     this.#skip();
     this.#clearLanes();
     this.#catchUp().catch((e) => this.end(e));
@@ -233,7 +249,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   /** Leaves what the feed has delivered to the reading of history. */
   #skip(): void {
     this.#buffer = [];
-    this.#target = [...this.#owner.feed().positions.values()].filter((at) => this.#covers(nameOf(at)));
+    this.#target = [...this.#owner.feed().heads.values()].filter((at) => this.#covers(nameOf(at)));
   }
 
   #clearLanes(): void {
@@ -247,20 +263,19 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   }
 
   async #catchUp(): Promise<void> {
-    const { signal } = this.#life;
+    const { signal } = this.life;
     for (;;) {
       this.#lag = false;
       while (this.#queue.length > mostQueued / 2) await new Promise<void>((resolve) => (this.#wake = resolve));
       if (signal.aborted) return;
       const came = new Map([...this.#seen.keys()].map((topic) => [topic, this.#last(topic)!]));
       const starts = resume(this.names, came, (name) => this.#startsOf(name) ?? [name]);
-      const frames = await this.#owner.read(starts, signal);
+      const { items, positions } = await this.#owner.read(starts, signal);
       if (signal.aborted) return;
-      for (const f of frames) {
-        if (f && "item" in f) {
-          this.#lag = true;
-          this.#accept(f.item, this.#every > 0);
-        } else for (const at of f?.hello?.positions ?? []) if (!this.#seen.has(nameOf(at))) this.#seen.set(nameOf(at), at);
+      for (const at of positions) if (!this.#seen.has(nameOf(at))) this.#seen.set(nameOf(at), at);
+      for (const item of items) {
+        this.#lag = true;
+        this.#accept(item, this.#every > 0);
       }
       this.#begun(this.positions);
       if (!(this.#lag && this.#target.some((at) => !covered(at, this.#last(nameOf(at)))))) return this.#flush();
@@ -272,7 +287,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     const items = this.#buffer;
     this.#buffer = [];
     for (const item of items) this.#accept(item);
-    this.#mode = "live";
+    this.#mode = Mode.live;
   }
 
   /** Delivers an item unless it came before. */
@@ -281,7 +296,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     const lane = this.#lanes.get(topic);
     const era = (at: string) => at.split(":", 1)[0]!;
     // After a restart was read in history, the feed may still have items from before it.
-    if (this.#life.signal.aborted || era(position) === this.#over.get(topic) || repeats(item, this.#last(topic))) return;
+    if (this.life.signal.aborted || era(position) === this.#over.get(topic) || repeats(item, this.#last(topic))) return;
     if (item.gap === "restarted" && era(item.after) !== era(position)) this.#over.set(topic, era(item.after));
     if (this.#options.echo === false && this.#owner.isOwn(item)) {
       if (!lane?.waiting.length) this.#seen.set(topic, position);
@@ -295,19 +310,16 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
 
   /** Reports whether the server keeps the pace of the topic. */
   #fedAtPace(topic: string): boolean {
-    return this.names.some((name) => matches(name, topic) && this.#owner.feed().started.get(name)?.maxRate === this.#options.maxRate);
+    return this.names.some((name) => matches(name, topic) && this.#owner.feed().served.get(name)?.maxRate === this.#options.maxRate);
   }
 
   #push(item: Item): void {
     const before = this.#seen.get(item.topic);
-    if (!this.#callback && this.#mode === "live" && this.#queue.length >= mostQueued) return this.#fallBehind();
+    if (!this.#callback && this.#mode === Mode.live && this.#queue.length >= mostQueued) return this.#fallBehind();
     this.#seen.set(item.topic, item.position);
-    if (!this.#callback) {
-      this.#queue.push({ item, before });
-      this.#wake?.();
-      return;
-    }
-    void tell(this.#callback, item);
+    if (this.#callback) return void tell(this.#callback, item);
+    this.#queue.push({ item, before });
+    this.#wake?.();
   }
 
   #pace(item: Item, lane: Lane = { next: 0, last: "", waiting: [] }): void {
@@ -335,19 +347,15 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
 /** Calls a function of the application. Its fault is reported as an unhandled rejection, and stops nothing else. */
 export const tell = async <T>(listener: (about: T) => void, about: T) => listener(about);
 
-/** Iterates. A return calls close first, so that it ends an iteration that waits. */
-export const closing = <T>(items: AsyncGenerator<T, void, void>, close: () => void): AsyncIterableIterator<T, void, void> => ({
-  next: () => items.next(),
-  return: () => (close(), items.return()),
-  [Symbol.asyncIterator]() {
-    return this;
-  },
-});
+/** Makes a return call close first, so that it ends an iteration that waits. */
+export function closing<T>(items: AsyncGenerator<T, void, void>, close: () => void): AsyncIterableIterator<T, void, void> {
+  const end = items.return.bind(items);
+  return Object.assign(items, { return: () => (close(), end()) });
+}
 
 /** Leaves the newest message of each key, and gaps where others were. The items are of one topic, in order; `after` is the position before them. */
 export function conflate(items: Item[], after?: string): Item[] {
-  const newest = new Map<string | undefined, Item>();
-  for (const item of items) if (!item.gap) newest.set(item.key, item);
+  const newest = new Map(items.flatMap((item) => (item.gap ? [] : [[item.key, item]])));
   const kept: Item[] = [];
   for (const item of items) {
     const { topic, position } = item;
@@ -362,9 +370,8 @@ export function conflate(items: Item[], after?: string): Item[] {
 /** Milliseconds of a rate such as `5/s`, `100/m` or `1/10s`; 0 without a rate. */
 export function interval(rate: string | undefined): number {
   if (!rate) return 0;
-  const m = /^(\d+)\/(\d*)(ms|s|m|h)$/.exec(rate);
-  const unit = { ms: 1, s: 1000, m: 60_000, h: 3_600_000 }[m?.[3] ?? ""] ?? 0;
-  const ms = (unit * Number(m?.[2] || 1)) / Number(m?.[1]);
+  const [, count, per, unit] = /^(\d+)\/(\d*)(ms|s|m|h)$/.exec(rate) ?? [];
+  const ms = ({ ms: 1, s: 1000, m: 60_000, h: 3_600_000 }[unit!]! * +(per || 1)) / +count!;
   if (!(ms >= 1 && ms <= 3_600_000)) refuse("request", rate, "a rate", "5/s or 1/10s");
   return ms;
 }

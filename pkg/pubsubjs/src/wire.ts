@@ -1,5 +1,9 @@
 // The words of pkg/wire/PROTOCOL.md: topics, positions, frames and problems.
 
+import { Problem } from "./problem.js";
+
+export { Problem };
+
 /** A message of a topic. Exactly one of `data`, `text` and `bytes` is set, whichever the publisher chose. */
 export interface Message<T = any> {
   /** Undefined in messages; in gaps, the reason. */
@@ -53,23 +57,8 @@ export interface Limits {
   poll_timeout_ms: number;
   heartbeat_ms: number;
   unacked: number;
-  idempotency_ms?: number;
-  [name: string]: number | undefined;
-}
-
-/** A refusal of the server (RFC 9457), or of this client. Programs decide by `code`. */
-export class Problem extends Error {
-  declare code: string;
-  /** The HTTP status; 0 if the client found the problem. `message` says what is wrong, and the remedy. */
-  declare status: number;
-  /** What to change. */
-  declare remedy?: string;
-  /** How long to wait before a retry. */
-  declare retryAfterMs?: number;
-  constructor(code: string, detail: string, status = 0, said: { remedy?: string; retry_after_ms?: number } = {}) {
-    super(said.remedy ? `${detail}; ${said.remedy}` : detail);
-    Object.assign(this, { name: "Problem", code, status, remedy: said.remedy, retryAfterMs: said.retry_after_ms });
-  }
+  idempotency_ms: number;
+  [name: string]: number;
 }
 
 /** The Problem that the server sent. */
@@ -84,7 +73,7 @@ export function refuse(code: string, value: unknown, what: string, right: string
 
 /** Throws a Problem if an option is none of the names: it is misspelt. */
 export function checkOptions(options: object, names: string): void {
-  for (const name of Object.keys(options)) names.split(", ").includes(name) || refuse("request", name, "an option", names);
+  for (const name in options) names.split(", ").includes(name) || refuse("request", name, "an option", names);
 }
 
 export interface Position {
@@ -105,9 +94,7 @@ export function checkName(name: string, patterns = true): void {
 }
 
 /** Throws a Problem if the name is not a valid topic. A pattern is not a topic. */
-export function checkTopic(name: string): void {
-  checkName(name, false);
-}
+export const checkTopic = (name: string) => checkName(name, false);
 
 /** Reports whether a pattern matches the topic. Every name matches itself. */
 export function matches(pattern: string, topic: string): boolean {
@@ -120,11 +107,11 @@ export function matches(pattern: string, topic: string): boolean {
 
 /** Reads `topic@epoch:offset`. Throws a Problem if the text is not a position. */
 export function parsePosition(text: string): Position {
-  const m = /^([^@]*)@([0-9a-z]{1,16}):(0|[1-9]\d{0,15})$/.exec(text);
-  const offset = Number(m?.[3]);
-  if (!m || !Number.isSafeInteger(offset)) refuse("position", text, "a position", 'topic@epoch:offset, "now" or "oldest"');
-  checkName(m[1]!);
-  return { topic: m[1]!, epoch: m[2]!, offset };
+  const [, topic, epoch, digits] = /^([^@]*)@([0-9a-z]{1,16}):(0|[1-9]\d{0,15})$/.exec(text) ?? [];
+  const offset = +digits!;
+  if (!(offset < 2 ** 53)) refuse("position", text, "a position", 'topic@epoch:offset, "now" or "oldest"');
+  checkName(topic!);
+  return { topic: topic!, epoch: epoch!, offset };
 }
 
 /** The name that a position, or `topic@oldest`, begins with. */
@@ -171,8 +158,8 @@ export function parseFrame(line: string): Frame {
   };
   valid(["hello", "end", "reply", "done", "gap", "position"].filter((kind) => f[kind]).length === 1);
   if (f.gap) {
-    const { topic, reason, after, position, detail } = f.gap;
-    valid(reason && parsePosition(after).topic === topic && parsePosition(position).topic === topic);
+    const { reason, topic, after, position, detail } = f.gap;
+    valid(reason && [after, position].every((at) => parsePosition(at).topic === topic));
     return { item: { gap: reason, topic, after, position, ...(detail && { detail }) } };
   }
   if (f.done) parsePosition(f.done.position);
@@ -185,17 +172,21 @@ export function parseFrame(line: string): Frame {
   return { item };
 }
 
+/** Reads an answer: its items, and what its other frames say. */
+export function parseAnswer(text: string): Control & { items: Item[] } {
+  const frames = text.split("\n").map(parseFrame);
+  return Object.assign({}, ...frames, { items: frames.flatMap((f) => (f && "item" in f ? f.item : [])) });
+}
+
 /** The name of a kind of values, such as Array, Null or Blob, also for those of another frame of the page. */
 const kindOf = (value: unknown) => ({}).toString.call(value).slice(8, -1);
 
 /** The message as POST /v1/messages and the `publish` command take it. Members that are undefined are left out of its JSON. */
-export function encodeMessage(topic: string, payload: any, o: { type?: string; id?: string; key?: string; ttl?: number }): Record<string, unknown> {
-  checkTopic(topic);
-  const { id, key, ttl, type } = o;
-  const message = { topic, id, key, ttl, type };
-  const buffer = ArrayBuffer.isView(payload) ? payload.buffer : /ArrayBuffer/.test(kindOf(payload)) && payload;
-  if (buffer) {
-    const bytes = new Uint8Array(buffer, payload.byteOffset, payload.byteLength);
+export function encodeMessage(payload: any, message: { topic: string; type?: string; [member: string]: unknown }): Record<string, unknown> {
+  checkTopic(message.topic);
+  const { type } = message;
+  if (ArrayBuffer.isView(payload) || /ArrayBuffer/.test(kindOf(payload))) {
+    const bytes = new Uint8Array(payload.buffer ?? payload, payload.byteOffset, payload.byteLength);
     const base64 = btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
     return { ...message, type: type ?? "application/octet-stream", base64 };
   }
