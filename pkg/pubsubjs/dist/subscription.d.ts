@@ -2,10 +2,13 @@ import { Feed, Want } from "./session.js";
 import { Item, Problem } from "./wire.js";
 export interface SubscribeOptions {
     /**
-     * Where to begin: `"now"` (default), `"oldest"`, or the positions of an earlier subscription.
-     * Topics without a position begin now. Positions of other topics are ignored.
+     * Where to begin: `"now"` (default), `"oldest"`, `{ newest: 50 }` with the newest 50 messages of
+     * each topic (1 to 1000), or the positions of an earlier subscription. Topics without a position
+     * begin now. Positions of other topics are ignored.
      */
-    from?: string | string[] | undefined;
+    from?: string | string[] | {
+        newest: number;
+    } | undefined;
     /** At most so many deliveries in a time for each topic, such as `"5/s"` or `"1/10s"`: then the newest message of each key. */
     maxRate?: string | undefined;
     /** False leaves out what this client published. Default: true. */

@@ -9,10 +9,11 @@ import { checkName, checkOptions, covered, isPattern, Item, matches, nameOf, par
 
 export interface SubscribeOptions {
   /**
-   * Where to begin: `"now"` (default), `"oldest"`, or the positions of an earlier subscription.
-   * Topics without a position begin now. Positions of other topics are ignored.
+   * Where to begin: `"now"` (default), `"oldest"`, `{ newest: 50 }` with the newest 50 messages of
+   * each topic (1 to 1000), or the positions of an earlier subscription. Topics without a position
+   * begin now. Positions of other topics are ignored.
    */
-  from?: string | string[] | undefined;
+  from?: string | string[] | { newest: number } | undefined;
   /** At most so many deliveries in a time for each topic, such as `"5/s"` or `"1/10s"`: then the newest message of each key. */
   maxRate?: string | undefined;
   /** False leaves out what this client published. Default: true. */
@@ -88,7 +89,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   #begun!: (positions: string[]) => void;
   #failed!: (e: Problem) => void;
   #given: string[]; // positions where topics begin
-  #mark = ""; // where all topics begin: @oldest
+  #mark = ""; // where all topics begin, as it stands after the @: oldest, or newest-50
   #every: number; // milliseconds between deliveries of a topic; 0: no limit
 
   #owner: Owner;
@@ -108,8 +109,12 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     checkOptions(options, "from, maxRate, echo, signal, onError");
     this.names = [...new Set([topics].flat())];
     for (const name of this.names) checkName(name);
-    const from = options.from ?? [];
+    const from: any = options.from ?? [];
     if (from === "oldest") this.#mark = "@oldest";
+    else if (from.newest !== undefined) {
+      if (!/^([1-9]\d{0,2}|1000)$/.test(from.newest)) refuse("position", from.newest, "a number of messages", "1 to 1000");
+      this.#mark = "@newest-" + from.newest;
+    }
     this.#given = this.#mark ? [] : [from].flat().filter((at) => at !== "now");
     for (const at of this.#given) if (this.#covers(parsePosition(at).topic)) this.#seen.set(nameOf(at), at);
     this.#every = interval(options.maxRate);

@@ -109,7 +109,7 @@ export function matches(pattern: string, topic: string): boolean {
 export function parsePosition(text: string): Position {
   const [, topic, epoch, digits] = /^([^@]*)@([0-9a-z]{1,16}):(0|[1-9]\d{0,15})$/.exec(text) ?? [];
   const offset = +digits!;
-  if (!(offset < 2 ** 53)) refuse("position", text, "a position", 'topic@epoch:offset, "now" or "oldest"');
+  if (!(offset < 2 ** 53)) refuse("position", text, "a position", 'topic@epoch:offset, "now", "oldest" or {newest: 50}');
   checkName(topic!);
   return { topic: topic!, epoch: epoch!, offset };
 }

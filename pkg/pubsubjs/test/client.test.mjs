@@ -289,7 +289,7 @@ test("an option that is misspelt, and a start that is none, are refused, with wh
   await assert.rejects(client.publishMany([], { wait: true }), refuses("wait", "signal"));
   await assert.rejects(client.follow(topic, { load() {}, from: "oldest" }).next(), refuses("from", "maxRate, echo, signal"));
   for (const from of [5, "5", [5], "yesterday", {}]) {
-    const detail = `"${from}" is not a position: use topic@epoch:offset, "now" or "oldest"`;
+    const detail = `"${from}" is not a position: use topic@epoch:offset, "now", "oldest" or {newest: 50}`;
     assert.throws(() => client.subscribe(topic, { from }), { code: "invalid_position", message: detail });
   }
   for (const from of [undefined, null, "now", [], ["now"]]) client.subscribe(topic, { from }).close();
