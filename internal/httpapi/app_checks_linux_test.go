@@ -118,6 +118,8 @@ var asks = map[string]struct {
 	"GET /v1/openapi.yaml":             {},
 	"GET /v1/client.js":                {public: true},
 	"HEAD /v1/client.js":               {public: true},
+	"GET /v1/live.js":                  {public: true},
+	"HEAD /v1/live.js":                 {public: true},
 	"GET /v1/share.js":                 {public: true},
 	"HEAD /v1/share.js":                {public: true},
 	"GET /v1/react.js":                 {public: true},

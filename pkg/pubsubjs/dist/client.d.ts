@@ -1,10 +1,11 @@
-import { Token } from "./http.js";
+import { Http, Token } from "./http.js";
+import type { Change, HistoryOptions, HistoryPage, Member, Presence, PresenceOptions } from "./live.js";
 import { Publication, PublishOptions, Published, PublishResult } from "./publisher.js";
 import { State, Transport } from "./session.js";
 import { SubscribeOptions, Subscription } from "./subscription.js";
 import { covered, Gap, GapReason, Item, Message, Problem } from "./wire.js";
 export { covered, Problem, Subscription };
-export type { Gap, GapReason, Item, Message, Publication, Published, PublishOptions, PublishResult, State, SubscribeOptions, Token, Transport };
+export type { Change, Gap, GapReason, HistoryOptions, HistoryPage, Item, Member, Message, Presence, PresenceOptions, Publication, Published, PublishOptions, PublishResult, State, SubscribeOptions, Token, Transport };
 export interface ClientOptions {
     /** Sent as a bearer token. A function is called again before the token expires, and when the server answers 401. While it throws, the client retries. */
     token?: Token;
@@ -24,9 +25,10 @@ export interface FollowOptions {
     /**
      * Fetches the application's state. The state must contain everything up to the position. It is
      * called at the beginning, and again with each gap. If the state says its own position, return
-     * that: delivery goes on after it.
+     * that: delivery goes on after it. Returned `oldest`, it goes on with all that is held. `signal`
+     * aborts when the iteration ends.
      */
-    load: (position: string, gap?: Gap) => unknown;
+    load: (position: string, gap: Gap | undefined, signal: AbortSignal) => unknown;
     /** As for subscribe. */
     maxRate?: string;
     echo?: boolean;
@@ -38,6 +40,8 @@ export interface FollowOptions {
  */
 export declare class Client {
     #private;
+    /** @internal */
+    readonly http: Http;
     /**
      * `url` is the address of the server, such as `https://push.example.com`. In a page it may be
      * `/path`, and is the page's own origin by default. Throws a Problem if it is no such address, or
@@ -59,6 +63,8 @@ export declare class Client {
      * again. What `load` throws ends the iteration.
      */
     follow<T = any>(topic: string, { load, ...rest }: FollowOptions): AsyncIterableIterator<Message<T>, void, void>;
+    /** @internal With `turn` it yields what `turn` makes of each message, and of undefined after each load; it leaves out `conflated`. */
+    follow<T>(topic: string, options: FollowOptions, turn: (m?: Message) => T): AsyncIterableIterator<T, void, void>;
     /**
      * Publishes a JSON value, a string with a type, or bytes: an ArrayBuffer or a view of one. While the
      * server is away the publish waits, without end unless `signal` ends it; at most 1000 wait, unless
@@ -76,6 +82,18 @@ export declare class Client {
     publishMany(messages: Iterable<Publication>, options?: {
         signal?: AbortSignal;
     }): Promise<PublishResult[]>;
+    /**
+     * Reads the newest messages of a topic, or with `before` those just before that position. Retries
+     * until `signal` aborts. Rejects with a Problem.
+     */
+    history<T = any>(topic: string, options?: HistoryOptions): Promise<HistoryPage<T>>;
+    /**
+     * Who is on a topic, as a list that stays right: with a callback for each change, or as an async
+     * iterable of the changes. Needs the right `presence`.
+     */
+    presence(topic: string, options?: PresenceOptions | ((change: Change) => void), onChange?: (change: Change) => void): Presence;
     /** Ends all subscriptions, the connection, and what waits to be published. */
     close(): void;
+    /** @internal Tries until something is returned. Throws what the server refuses for good. */
+    retry<T>(attempt: () => Promise<T | false | undefined>, signal?: AbortSignal): Promise<T>;
 }

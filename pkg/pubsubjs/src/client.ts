@@ -1,13 +1,14 @@
 // The client: one connection for all subscriptions of a page, and publishing.
 
 import { backoff, Http, isFinal, sleep, Token } from "./http.js";
+import type { Change, HistoryOptions, HistoryPage, Member, Presence, PresenceOptions } from "./live.js";
 import { Publication, Publisher, PublishOptions, Published, PublishResult } from "./publisher.js";
 import { Feed, Host, merge, Session, State, Transport, Want } from "./session.js";
 import { closing, Owner, Past, SubscribeOptions, Subscription, tell } from "./subscription.js";
 import { checkOptions, checkTopic, covered, Gap, GapReason, Item, Message, nameOf, parseAnswer, Problem, refuse, repeats } from "./wire.js";
 
 export { covered, Problem, Subscription };
-export type { Gap, GapReason, Item, Message, Publication, Published, PublishOptions, PublishResult, State, SubscribeOptions, Token, Transport };
+export type { Change, Gap, GapReason, HistoryOptions, HistoryPage, Item, Member, Message, Presence, PresenceOptions, Publication, Published, PublishOptions, PublishResult, State, SubscribeOptions, Token, Transport };
 
 export interface ClientOptions {
   /** Sent as a bearer token. A function is called again before the token expires, and when the server answers 401. While it throws, the client retries. */
@@ -29,9 +30,10 @@ export interface FollowOptions {
   /**
    * Fetches the application's state. The state must contain everything up to the position. It is
    * called at the beginning, and again with each gap. If the state says its own position, return
-   * that: delivery goes on after it.
+   * that: delivery goes on after it. Returned `oldest`, it goes on with all that is held. `signal`
+   * aborts when the iteration ends.
    */
-  load: (position: string, gap?: Gap) => unknown;
+  load: (position: string, gap: Gap | undefined, signal: AbortSignal) => unknown;
   /** As for subscribe. */
   maxRate?: string;
   echo?: boolean;
@@ -54,7 +56,8 @@ const enum Page {
  * and closes ten seconds after the last subscription has ended. One client serves all of a page.
  */
 export class Client {
-  #http: Http;
+  /** @internal */
+  readonly http: Http;
   #feed: Feed;
   #session: Session | undefined; // unless another tab may lead
   #subs = new Set<Subscription>();
@@ -84,12 +87,12 @@ export class Client {
    */
   constructor(url = "/", options: ClientOptions = {}) {
     checkOptions(options, "token, share, transports, fetch, WebSocket");
-    this.#http = new Http(url, options.token, options.fetch ?? global.fetch.bind(global));
+    this.http = new Http(url, options.token, options.fetch ?? global.fetch.bind(global));
     const WebSocket = options.WebSocket ?? global.WebSocket;
     const transports = (options.transports ?? ["websocket", "stream", "poll"]).filter((t) => t !== "websocket" || WebSocket);
     if (!transports.length) throw new Problem("invalid_request", "transports: add stream or poll");
     const open = (h: Host, positions?: Map<string, string>) =>
-      new Session(this.#http, h, { transports, WebSocket }, positions);
+      new Session(this.http, h, { transports, WebSocket }, positions);
     // Web Locks need https, or a page of this machine; Node before 24 has none.
     if (options.share === undefined || !global.navigator?.locks) this.#feed = this.#session = open(this.#host);
     else {
@@ -101,10 +104,10 @@ export class Client {
         this.#closed ? feed.leave(true) : feed.update();
       };
       import("./share.js").then(
-        ({ Shared }) => begin(new Shared(this.#http, options.share!, this.#host, open, (session) => (this.#session = session))),
+        ({ Shared }) => begin(new Shared(this.http, options.share!, this.#host, open, (session) => (this.#session = session))),
       ).catch(() => begin((this.#session = open(this.#host)))); // no worse than without sharing
     }
-    this.#publisher = new Publisher(this.#http, () => this.#session, (state) => {
+    this.#publisher = new Publisher(this.http, () => this.#session, (state) => {
       this.#publishing = state;
       this.#show(this.#feeding);
     });
@@ -140,43 +143,51 @@ export class Client {
    * Loads the state of a topic, then yields every message after it; on a gap it loads the state
    * again. What `load` throws ends the iteration.
    */
-  follow<T = any>(topic: string, { load, ...rest }: FollowOptions): AsyncIterableIterator<Message<T>, void, void> {
-    const begin = (from?: string) => this.subscribe<T>(topic, { ...rest, from });
-    let s: Subscription<T> | undefined;
-    const messages = async function* (): AsyncGenerator<Message<T>, void, void> {
+  follow<T = any>(topic: string, { load, ...rest }: FollowOptions): AsyncIterableIterator<Message<T>, void, void>;
+  /** @internal With `turn` it yields what `turn` makes of each message, and of undefined after each load; it leaves out `conflated`. */
+  follow<T>(topic: string, options: FollowOptions, turn: (m?: Message) => T): AsyncIterableIterator<T, void, void>;
+  follow(topic: string, { load, ...rest }: FollowOptions, turn?: (m?: Message) => unknown): AsyncIterableIterator<any, void, void> {
+    const begin = (from?: string) => this.subscribe(topic, { ...rest, from });
+    let s: Subscription | undefined;
+    const items = async function* (): AsyncGenerator<unknown, void, void> {
       checkTopic(topic);
       checkOptions(rest, "maxRate, echo, signal");
       s = begin();
       try {
         let at = (await s.started)[0];
         for (let gap: Gap | undefined; at; ) {
-          const loaded = await load(at, gap);
+          const loaded = await load(at, gap, s.life.signal);
           if (typeof loaded === "string") {
-            if (nameOf(loaded) !== topic) refuse("position", loaded, "of the topic", topic);
-            if (covered(at, loaded)) at = loaded;
+            const after = loaded === "oldest" ? "" : loaded;
+            if (after && nameOf(after) !== topic) refuse("position", loaded, "of the topic", topic);
+            if (covered(at, after)) at = after;
             else if (!gap) {
               // The state is older than the beginning: what is between comes from history.
               s.close();
-              s = begin((at = loaded));
+              s = begin(loaded);
+              at = after;
             }
           }
+          if (turn) yield turn();
           gap = undefined;
           for await (const item of s.iterate()) {
             if (repeats(item, at)) continue;
             at = item.position;
-            if (item.gap) {
+            if (!item.gap) yield turn ? turn(item) : item;
+            else if (!turn || item.gap !== "conflated") {
               gap = item;
               break;
             }
-            yield item;
           }
           if (!gap) return;
         }
+      } catch (e) {
+        if (!s.life.signal.aborted || (e = s.error)) throw e; // of a subscription that was closed, load may throw
       } finally {
         s.close();
       }
     };
-    return closing(messages(), () => s?.close());
+    return closing(items(), () => s?.close());
   }
 
   /**
@@ -202,6 +213,35 @@ export class Client {
     return this.#publisher.publishMany(messages, options);
   }
 
+  /**
+   * Reads the newest messages of a topic, or with `before` those just before that position. Retries
+   * until `signal` aborts. Rejects with a Problem.
+   */
+  history<T = any>(topic: string, options?: HistoryOptions): Promise<HistoryPage<T>> {
+    return import("./live.js").then((live) => live.readPage(this, topic, options));
+  }
+
+  /**
+   * Who is on a topic, as a list that stays right: with a callback for each change, or as an async
+   * iterable of the changes. Needs the right `presence`.
+   */
+  presence(topic: string, options?: PresenceOptions | ((change: Change) => void), onChange?: (change: Change) => void): Presence {
+    if (this.#closed) throw this.#closed;
+    const changes = import("./live.js").then((live) => live.watch(this, list, topic, options, onChange));
+    changes.catch(console.error); // the module was not found
+    const list: Presence = {
+      members: new Map(),
+      count: 0,
+      anonymous: 0,
+      exact: false,
+      close: () => void changes.then((c) => c.return!()),
+      async *[Symbol.asyncIterator]() {
+        yield* await changes;
+      },
+    };
+    return list;
+  }
+
   /** Ends all subscriptions, the connection, and what waits to be published. */
   close(): void {
     this.#feed.leave(true);
@@ -216,8 +256,8 @@ export class Client {
     return this.#now.state === "closed" && new Problem("closed", this.#now.reason!);
   }
 
-  /** Tries until something is returned. Throws what the server refuses for good. */
-  async #retry<T>(attempt: () => Promise<T | false | undefined>, signal: AbortSignal): Promise<T> {
+  /** @internal Tries until something is returned. Throws what the server refuses for good. */
+  async retry<T>(attempt: () => Promise<T | false | undefined>, signal = this.#life.signal): Promise<T> {
     for (let n = 0; ; n++) {
       if (this.#closed) throw this.#closed;
       if (signal.aborted) throw new Problem("aborted", "aborted");
@@ -233,8 +273,8 @@ export class Client {
   }
 
   #read(starts: string[], signal: AbortSignal): Promise<Past> {
-    return this.#retry(async () => {
-      const { hello, items } = parseAnswer(await this.#http.ask("/v1/poll?hello=true", { body: { topics: starts }, as: "text", signal, timeout: 30_000 }));
+    return this.retry(async () => {
+      const { hello, items } = parseAnswer(await this.http.ask("/v1/poll?hello=true", { body: { topics: starts }, as: "text", signal, timeout: 30_000 }));
       // Firefox and WebKit take some answers that were cut for whole ones.
       return items.length === hello?.frames && { items, positions: hello!.positions };
     }, signal);

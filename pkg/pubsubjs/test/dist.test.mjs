@@ -28,7 +28,7 @@ test("a module imports only other modules of the package, and React", async () =
   for (const [name, text] of Object.entries(await contents(join(root, "dist")))) {
     if (!name.endsWith(".js")) continue;
     for (const [, path] of text.matchAll(/(?:\bfrom|\bimport\(?)\s*["']([^"']+)["']/g)) {
-      assert.match(path, /^(\.\/(client|share)\.js|react)$/, name);
+      assert.match(path, /^(\.\/(client|live|share)\.js|react)$/, name);
       assert.ok(path !== "react" || name === "react.js", `${name} imports React`);
     }
   }

@@ -62,6 +62,12 @@ const right = `
       if (r.problem) throw r.problem;
       console.log(r.position, r.time);
     }
+    const { items, before, more, next } = await client.history<{ text: string }>("chat.42", { limit: 5, before: position });
+    const last: Message<{ text: string }> | undefined = items.find((m) => !m.gap);
+    client.subscribe("chat.42", { from: more ? next : { newest: 5 } }).close();
+    for await (const m of client.follow("chat.42", { load: async (at, gap, signal) => (await client.history("chat.42", { signal })).next })) return m.text!;
+    const who = client.presence("chat.42", ({ event, member }) => console.log(event, member?.claims, who.count, before, last?.data?.text));
+    for await (const { event } of who) return event;
     return position;
   }
   read().catch((err: Problem) => console.log(err.code, err.remedy));
