@@ -40,7 +40,7 @@ export interface FollowOptions {
  */
 export declare class Client {
     #private;
-    /** @internal */
+    /** @internal Outboxes and the list of presence send requests, too. */
     readonly http: Http;
     /**
      * `url` is the address of the server, such as `https://push.example.com`. In a page it may be
@@ -73,6 +73,8 @@ export declare class Client {
      * repeat the publish safely; or what the server refuses.
      */
     publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published>;
+    /** @internal For how many milliseconds the message may have been sent under its key. */
+    publish(topic: string, payload: unknown, options?: PublishOptions, ago?: number): Promise<Published>;
     /**
      * Publishes messages, in order. Resolves to a result for each: test `problem` first, since the
      * mistake in one message does not stop the others. Of a generator it takes the next message when

@@ -39,7 +39,8 @@ export declare class Publisher {
     constructor(http: Http, session: () => Session | undefined, 
     /** Hears how publishing goes; undefined: nothing was published lately. */
     onState: (state?: State) => void);
-    publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published>;
+    /** `ago`: for how many milliseconds the message may have been sent under its key. It is repeated only while the server remembers that. */
+    publish(topic: string, payload: unknown, options?: PublishOptions, ago?: number): Promise<Published>;
     /** Publishes messages in order, and takes the next one when few of them wait. */
     publishMany(messages: Iterable<Publication>, options?: {
         signal?: AbortSignal;

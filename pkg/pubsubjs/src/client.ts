@@ -56,7 +56,7 @@ const enum Page {
  * and closes ten seconds after the last subscription has ended. One client serves all of a page.
  */
 export class Client {
-  /** @internal */
+  /** @internal Outboxes and the list of presence send requests, too. */
   readonly http: Http;
   #feed: Feed;
   #session: Session | undefined; // unless another tab may lead
@@ -197,9 +197,12 @@ export class Client {
    * `queue_full`; `aborted`; `closed`; `unknown` if the answer was lost and it is too late to
    * repeat the publish safely; or what the server refuses.
    */
-  publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published> {
+  publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published>;
+  /** @internal For how many milliseconds the message may have been sent under its key. */
+  publish(topic: string, payload: unknown, options?: PublishOptions, ago?: number): Promise<Published>;
+  publish(...args: Parameters<Publisher["publish"]>): Promise<Published> {
     if (this.#page) this.#goOn();
-    return this.#publisher.publish(topic, payload, options);
+    return this.#publisher.publish(...args);
   }
 
   /**

@@ -81,7 +81,8 @@ export class Publisher {
     this.#onState = onState;
   }
 
-  publish(topic: string, payload: unknown, options: PublishOptions = {}): Promise<Published> {
+  /** `ago`: for how many milliseconds the message may have been sent under its key. It is repeated only while the server remembers that. */
+  publish(topic: string, payload: unknown, options: PublishOptions = {}, ago?: number): Promise<Published> {
     return new Promise((resolve, reject) => {
       checkOptions(options, "idempotencyKey, ttl, key, type, signal, wait");
       const { idempotencyKey: id, signal, wait, ...rest } = options;
@@ -96,6 +97,7 @@ export class Publisher {
       const p: Pending = {
         body,
         size: JSON.stringify(body).length,
+        lost: ago && now() - ago,
         settle: (result) => {
           this.#queue.delete(p);
           signal?.removeEventListener("abort", abort);
