@@ -63,7 +63,7 @@ WEB_INSTALLED := $(WEB)/node_modules/.package-lock.json
 NODE := $(shell node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null && command -v npm)
 
 # What depends on the browser: its page life, connections, garbage collection, tabs and answers that were cut.
-IN_EACH_BROWSER := browser follow history page react share
+IN_EACH_BROWSER := browser follow history outbox page react share
 
 %/node_modules/.package-lock.json: %/package-lock.json
 	@command -v npm >/dev/null || { echo "npm is not installed: install nodejs (20 or newer) and npm" >&2; exit 1; }

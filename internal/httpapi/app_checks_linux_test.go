@@ -122,6 +122,8 @@ var asks = map[string]struct {
 	"HEAD /v1/live.js":                 {public: true},
 	"GET /v1/share.js":                 {public: true},
 	"HEAD /v1/share.js":                {public: true},
+	"GET /v1/outbox.js":                {public: true},
+	"HEAD /v1/outbox.js":               {public: true},
 	"GET /v1/react.js":                 {public: true},
 	"HEAD /v1/react.js":                {public: true},
 }

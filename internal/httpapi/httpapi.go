@@ -82,7 +82,7 @@ func New(cfg Config) *API {
 	a.route(v1, "/sse", methods{"GET": a.ofAllowedPage(a.sse)})
 	a.route(v1, "/ws", methods{"GET": a.openSocket})
 	a.route(v1, "/openapi.yaml", methods{"GET": a.describe})
-	for _, name := range []string{"client.js", "live.js", "share.js", "react.js"} {
+	for _, name := range []string{"client.js", "live.js", "share.js", "outbox.js", "react.js"} {
 		serve := a.module(pubsubjs.Load(name))
 		a.route(v1, "/"+name, methods{"GET": serve, "HEAD": serve})
 	}

@@ -206,7 +206,7 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	for _, path := range []string{"/v1/openapi.yaml", "/", "/livez", "/readyz", "/metrics"} {
 		r.ask(200, "GET", path, "")
 	}
-	for _, module := range []string{"/v1/client.js", "/v1/live.js", "/v1/share.js", "/v1/react.js"} {
+	for _, module := range []string{"/v1/client.js", "/v1/live.js", "/v1/share.js", "/v1/outbox.js", "/v1/react.js"} {
 		r.ask(200, "GET", module, "")
 		r.ask(304, "GET", module, "", "If-None-Match: *")
 		r.ask(200, "HEAD", module, "")

@@ -5,6 +5,7 @@
 
 import type { Http } from "./http.js";
 import { merge, type Feed, type Host, type Session, type State, type Want } from "./session.js";
+import { subjectOf } from "./subject.js";
 import { covered, matches, nameOf, Problem, repeats, type Item } from "./wire.js";
 
 type Wants = [string, Want][];
@@ -99,9 +100,10 @@ export class Shared implements Feed {
   async #join(): Promise<void> {
     const stop = (this.#stop = new AbortController());
     // Without a token this tab shares with no other: they may be of another subject.
-    const subject = subjectOf(await this.#http.bearer().catch(() => this.#key + Math.random()));
+    const token = await this.#http.bearer().catch(() => this.#key + Math.random());
+    const subject = subjectOf(token);
     if (stop.signal.aborted) return;
-    this.#name = ["pubsubd", this.#http.base, this.#key, subject].join(" ");
+    this.#name = ["pubsubd", this.#http.base, this.#key, subject ? "sub " + subject : token].join(" ");
     this.#tab = Math.random().toString(36).slice(2);
     this.#term = 0;
     this.#served.clear();
@@ -262,16 +264,6 @@ export class Shared implements Feed {
         this.#told(state);
       },
     };
-  }
-}
-
-/** Whom a token names: the claim `sub` of a JWT, else the token itself. */
-function subjectOf(token = ""): string {
-  try {
-    const { sub } = JSON.parse(atob(token.split(".")[1]!.replace(/-/g, "+").replace(/_/g, "/")));
-    return sub ? "sub " + sub : token;
-  } catch {
-    return token;
   }
 }
 

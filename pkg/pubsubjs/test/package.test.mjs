@@ -50,6 +50,7 @@ async function check(module, moduleResolution, text) {
 
 const right = `
   import { Client, type Message, type Problem } from "pubsubjs";
+  import { Outbox } from "pubsubjs/outbox";
   const client = new Client("https://push.example", { token: async () => "t", transports: ["stream"] });
   async function read(): Promise<string> {
     for await (const m of client.subscribe("chat.42", { from: "oldest" })) {
@@ -71,6 +72,9 @@ const right = `
     return position;
   }
   read().catch((err: Problem) => console.log(err.code, err.remedy));
+  const outbox = new Outbox(client, { subject: "ann", onFailed: (m, problem) => console.log(m.topic, m.time, problem.code) });
+  const id: Promise<string> = outbox.publish("chat.42", { text: "hi" }, { key: "k" });
+  id.then(() => outbox.close());
   const stop: () => void = client.onState((s) => console.log(s.state, s.waitMs));
   stop();`;
 
@@ -80,5 +84,6 @@ for (const [module, resolution] of [["nodenext", "nodenext"], ["esnext", "bundle
     await assert.rejects(check(module, resolution, right.replace('"oldest"', "17")), "the types are checked");
     await assert.rejects(check(module, resolution, right.replace("client.publish", "client.shout")));
     await assert.rejects(check(module, resolution, right.replace("idempotencyKey", "id")));
+    await assert.rejects(check(module, resolution, right.replace('subject: "ann", ', "")), "an outbox is of a subject");
   });
 }

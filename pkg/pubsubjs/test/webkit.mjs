@@ -72,7 +72,7 @@ class Context {
   }
 
   async newPage() {
-    const tab = this.#spare ?? (await this.#next(() => this.#call("POST", "/window/new", { type: "tab" }))).handle;
+    const tab = this.#spare ?? (await this.#next(() => this.#openTab())).handle;
     this.#spare = undefined;
     return new Page(this, (...command) => this.#inTab(tab, ...command), this.#scripts);
   }
@@ -90,6 +90,12 @@ class Context {
     const { value } = await answer.json();
     if (!answer.ok) throw new Error(`${method} ${path}: ${value.error}: ${value.message}`);
     return value;
+  }
+
+  async #openTab() {
+    // The driver opens a tab beside the current one, which may have been closed.
+    if (!this.#current) await this.#call("POST", "/window", { handle: (this.#current = (await this.#call("GET", "/window/handles"))[0]) });
+    return this.#call("POST", "/window/new", { type: "tab" });
   }
 
   /** Runs commands after those before: a session has one current tab. */
