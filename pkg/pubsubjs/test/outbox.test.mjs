@@ -189,9 +189,13 @@ test("what the server refuses, what expired and what is damaged goes to the appl
     await put(tab, ["fine"]);
     await tab.close();
     await daemon.begin();
-    const next = await open({});
-    await isEmpty(next);
-    assert.deepEqual(await next.evaluate(() => failed.map((m) => m.code).sort()), ["invalid_body", "invalid_topic", "message_too_large", "reserved_topic"]);
+    const keeper = await open({ keep: true });
+    await keeper.waitForFunction(() => failed.length === 4 && sent.length === 1);
+    await keeper.close();
+    const taker = await open({});
+    await isEmpty(taker);
+    assert.equal(await taker.evaluate(() => requests), 0, "what was refused is not sent again");
+    assert.deepEqual(await taker.evaluate(() => failed.map((m) => m.code).sort()), ["invalid_body", "invalid_topic", "message_too_large", "reserved_topic"]);
     assert.deepEqual(await payloads(held), ["fine"]);
   }));
 
