@@ -91,6 +91,7 @@ export class Outbox {
     const { subject, onFailed, onSent, onError, maxMessages, maxBytes, maxAgeMs, ...rest } = options;
     checkRest(rest);
     if (!subject || !onFailed) throw new Problem("invalid_request", "pass subject and onFailed");
+    if (client.state.state === "closed") throw new Problem("closed", client.state.reason!);
     this.#client = client;
     this.#options = options;
     this.#name = ["pubsubd outbox", client.http.base, subject].join(" ");

@@ -248,6 +248,7 @@ test("an outbox ends with its client, with close, and when another page deletes 
     const [a, b, c] = [await open({}), await open({}), await open({})];
     await a.evaluate(() => client.close());
     assert.equal(await a.evaluate(() => refusal(outbox.publish("out", 1))), "closed");
+    assert.equal(await a.evaluate(() => { try { new Outbox(client, { subject: "ann", onFailed() {} }); } catch (e) { return e.code; } }), "closed");
     await put(c, [1]);
     await isEmpty(c); // b sends
     await b.evaluate(() => outbox.close());
