@@ -199,6 +199,23 @@ func TestEntriesOfATopicThatBecameEphemeralAreLost(t *testing.T) {
 	})
 }
 
+// A file has the forgotten topics first, and then the others, whose messages may be older. A client
+// had the pattern's position, and had not yet received a message from before.
+func TestAnOldTopicOfAFileThatBecameEphemeralIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(typing)
+		epoch := b.Epoch("any")
+		for _, e := range []Entry{
+			{Op: OpEpoch, Message: &wire.Message{Position: wire.Position{Epoch: epoch, Offset: 50}}, State: &State{Forgotten: 50}},
+			{Op: OpTopic, Message: &wire.Message{Position: wire.Position{Topic: ephemeral, Epoch: epoch, Offset: 40}}, State: &State{}},
+		} {
+			_, err := b.Apply(e)
+			require.NoError(t, err)
+		}
+		require.True(t, b.ForgottenSince(wire.Position{Topic: ">", Epoch: epoch, Offset: 50}, nil, NewSearch(1)))
+	})
+}
+
 // A joiner is a Follower that joins each new topic from its first message, after the publisher.
 type joiner struct {
 	recorder

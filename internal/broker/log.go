@@ -174,8 +174,8 @@ func (b *Broker) wasLogged(e *Entry) bool {
 	if at.Offset == 0 || at.Topic == "" || e.Op == OpKey || e.route.topic != nil || !b.IsEphemeral(at.Topic) {
 		return false
 	}
-	if p := b.partitions[b.log.Partition(at.Topic)]; at.Epoch == *p.epoch.Load() && at.Offset > p.forgotten.newest() {
-		p.forget(at.Topic, at.Offset, at.Offset)
+	if !b.isPast(at) {
+		b.partitions[b.log.Partition(at.Topic)].forget(at.Topic, at.Offset, at.Offset)
 	}
 	return true
 }
