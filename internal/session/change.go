@@ -351,7 +351,7 @@ func (c *change) coveringLocked(i int, start wire.Start) *pattern {
 // joinMatchedLocked joins a topic that a new pattern matches, unless the session has it, or it does
 // not fit. For a resumed pattern the topic is new to the client and starts at its first message,
 // or at the oldest one held if the client's position is of another epoch. An ephemeral topic
-// starts now.
+// starts now, or where the client said: it may have been created since joinNamedLocked.
 func (c *change) joinMatchedLocked(p *pattern, topic string, start wire.Start) error {
 	if c.joined[topic] || c.leftOut[topic] != nil || c.hasLocked(topic) || c.forbidden.Find(topic) != nil {
 		return nil
@@ -364,6 +364,9 @@ func (c *change) joinMatchedLocked(p *pattern, topic string, start wire.Start) e
 	born := start.From == wire.FromPosition && start.Epoch == b.Epoch(start.Topic) && !b.IsEphemeral(topic)
 	if start.From == wire.FromPosition {
 		start.From = wire.FromOldest
+	}
+	if after, named := c.had[topic]; named && b.IsEphemeral(topic) {
+		start.From, start.Epoch, start.After = wire.FromPosition, b.Epoch(topic), after
 	}
 	start.Topic = topic
 	sub, err := c.session.joinExisting(start, born)

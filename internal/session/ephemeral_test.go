@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // typing makes the topic a ephemeral, and those that end with typing.
@@ -117,5 +118,25 @@ func TestAForgottenEphemeralTopicIsAnnouncedOnlyWithALoss(t *testing.T) {
 		require.Equal(k, "gap(evicted chat.1.typing1-2)", k.poll(s, 0))
 		s, _ = k.openAll("chat.>@k3:0", "chat.2.typing@k3:9")
 		require.Equal(k, "gap(restarted chat.>0-1)", k.poll(s, 0))
+	})
+}
+
+// A client resumes a pattern, and names a topic that was forgotten. It is created again before the
+// search for the pattern's topics, so the message counts as lost.
+func TestAForgottenEphemeralTopicIsCreatedWhileAPatternResumes(t *testing.T) {
+	story(t, typing, Config{}, func(k *kit) {
+		k.publishN("chat.1.typing", 2)
+		epoch := k.broker.Epoch("chat.1.typing")
+		time.Sleep(2 * time.Minute)
+		k.broker.Sweep(time.Now())
+		s := k.open("other.>")
+		c := &change{session: s, joined: make(map[string]bool), had: map[string]uint64{"chat.1.typing": 2}}
+		k.publishN("chat.1.typing", 1)
+		s.mu.Lock()
+		require.NoError(k, c.joinMatchedLocked(nil, "chat.1.typing", k.starts("chat.>@EPOCH:1")[0]))
+		s.adoptLocked(c.fresh...)
+		s.mu.Unlock()
+		require.Equal(k, wire.Position{Topic: "chat.1.typing", Epoch: epoch, Offset: 2}, c.matched[0])
+		require.Equal(k, "gap(evicted chat.1.typing2-3)", k.poll(s, 0))
 	})
 }
