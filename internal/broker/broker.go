@@ -89,8 +89,9 @@ func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
 // NewWithLog is New with another log, which open returns. Its owner also calls Feed.
 func NewWithLog(cfg Config, m *metrics.Metrics, now time.Time, open func(*Broker) Log) *Broker {
 	f := newSettings(cfg)
-	b := &Broker{metrics: m, seed: maphash.MakeSeed(), keys: newKeys(f.Config, m)}
+	b := &Broker{metrics: m, seed: maphash.MakeSeed()}
 	b.presence, b.ephemeral, b.ephemerals = newPartition(now, true), newPartition(now, true), ephemerals(f.Rules)
+	b.keys = newKeys(f.Config, m, *b.ephemeral.epoch.Load())
 	b.settings.Store(f)
 	b.memory = memory.New(int64(f.MemoryBudget), (*histories)(b), m)
 	for i := range b.shards {

@@ -179,6 +179,29 @@ func TestEphemeralTopicsNeedNoLog(t *testing.T) {
 	})
 }
 
+// The idempotency keys of ephemeral messages need no byte in a log, so the log reserves none and evicts
+// nothing for them.
+func TestKeysOfEphemeralMessagesNeedNoLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(typing)
+		live := func() int64 { return b.LiveBytes() - b.memory.Of(memory.History) }
+		send := func(topic, key string) {
+			m := &wire.Message{Position: wire.Position{Topic: topic}, ID: key, Data: []byte("1")}
+			c, _, _ := b.Claim("", m, 0, time.Now())
+			b.Send(b.Route(topic), c, m, 0, time.Now(), nil)
+		}
+		send(ephemeral, "a")
+		require.Zero(t, live())
+		send("any", "b")
+		require.EqualValues(t, topicBytes/4+keyBytes, live())
+		require.Equal(t, 2, b.keys.count())
+		time.Sleep(time.Hour)
+		b.keys.sweep(time.Now())
+		require.EqualValues(t, topicBytes/4, live())
+		require.Zero(t, b.keys.count())
+	})
+}
+
 // A log has entries of a topic that has become ephemeral since. They are no longer held, and
 // patterns get a gap.
 func TestEntriesOfATopicThatBecameEphemeralAreLost(t *testing.T) {

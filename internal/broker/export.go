@@ -37,9 +37,9 @@ func (b *Broker) ExportHeads(to func(Entry) error) error {
 }
 
 // ExportTopics calls to with the topics and their messages, and the idempotency keys. A
-// topic's messages follow the topic. Topics of local partitions are left out, and so are their keys. Entries may be applied
-// meanwhile. If all entries since ExportHeads are applied again over what it got, nothing
-// is missing.
+// topic's messages follow the topic. Topics of local partitions are left out, and so are
+// their keys. Entries may be applied meanwhile. If all entries since ExportHeads are applied
+// again over what it got, nothing is missing.
 //
 // It includes topics without messages. Without its head, a topic would begin above the
 // floor, and its subscribers would get a gap although nothing was lost.
@@ -72,10 +72,7 @@ func (b *Broker) ExportTopics(to func(Entry) error) error {
 			}
 		}
 	}
-	for _, k := range b.keys.all() {
-		if k.Position.Epoch == *b.ephemeral.epoch.Load() {
-			continue
-		}
+	for _, k := range b.keys.logged() {
 		if err := to(Entry{Op: OpKey, Message: &wire.Message{Position: k.Position, Time: k.Time}, Key: k.Key}); err != nil {
 			return err
 		}

@@ -53,12 +53,14 @@ var errReleased = errors.New("the publish was not sent")
 // the limit, the oldest are dropped. All methods may be called concurrently.
 type keys struct {
 	metrics *metrics.Metrics // immutable
+	local   string           // epoch of the messages that no log has; immutable
 
 	mu      sync.Mutex // guards the fields below; taken last
 	window  time.Duration
 	limit   int
 	byScope map[Digest]*usedKey
 	inOrder []*usedKey // the applied ones, oldest first
+	locals  int        // number of those of local messages
 }
 
 // A usedKey is under way until underWay is nil; then it is applied.
@@ -68,8 +70,8 @@ type usedKey struct {
 	underWay chan struct{} // closed at the end of the publish
 }
 
-func newKeys(cfg Config, m *metrics.Metrics) *keys {
-	return &keys{window: cfg.IdempotencyWindow, limit: cfg.IdempotencyKeys, metrics: m, byScope: make(map[Digest]*usedKey)}
+func newKeys(cfg Config, m *metrics.Metrics, local string) *keys {
+	return &keys{local: local, window: cfg.IdempotencyWindow, limit: cfg.IdempotencyKeys, metrics: m, byScope: make(map[Digest]*usedKey)}
 }
 
 // reload changes the window and the limit.
@@ -136,6 +138,9 @@ func (k *keys) applied(key Key, published wire.Published, now time.Time) {
 	}
 	known.Published = published
 	k.inOrder = append(k.inOrder, known)
+	if k.isLocal(known) {
+		k.locals++
+	}
 	k.evictLocked()
 }
 
@@ -162,6 +167,9 @@ func (k *keys) evictLocked() {
 func (k *keys) dropLocked() {
 	oldest := k.inOrder[0]
 	k.inOrder[0], k.inOrder = nil, k.inOrder[1:]
+	if k.isLocal(oldest) {
+		k.locals--
+	}
 	k.forgetLocked(oldest)
 }
 
@@ -204,15 +212,27 @@ func (k *keys) forgetEpoch(epoch string) {
 	})
 }
 
-// all returns copies of the applied keys, the oldest first.
-func (k *keys) all() []usedKey {
+// isLocal reports whether the message of an applied key is in no log.
+func (k *keys) isLocal(u *usedKey) bool { return u.Position.Epoch == k.local }
+
+// logged returns copies of the applied keys, the oldest first, without the local ones.
+func (k *keys) logged() []usedKey {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	all := make([]usedKey, 0, len(k.inOrder))
+	logged := make([]usedKey, 0, len(k.inOrder)-k.locals)
 	for _, u := range k.inOrder {
-		all = append(all, *u)
+		if !k.isLocal(u) {
+			logged = append(logged, *u)
+		}
 	}
-	return all
+	return logged
+}
+
+// countLogged returns the number of keys that logged returns.
+func (k *keys) countLogged() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.inOrder) - k.locals
 }
 
 func (k *keys) count() int {

@@ -74,7 +74,7 @@ func (t *topic) kind() memory.Kind {
 
 // LiveBytes returns about how many bytes a log needs for what Export returns.
 func (b *Broker) LiveBytes() int64 {
-	return b.memory.Of(memory.History) + (b.topics.Load()-b.localTopics.Load())*topicBytes/4 + int64(b.keys.count())*keyBytes
+	return b.memory.Of(memory.History) + (b.topics.Load()-b.localTopics.Load())*topicBytes/4 + int64(b.keys.countLogged())*keyBytes
 }
 
 // keyBytes is about the size of an idempotency key in a log.

@@ -14,7 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func newTestKeys(cfg Config) *keys { return newKeys(cfg.WithDefaults(), metrics.New("test")) }
+func newTestKeys(cfg Config) *keys { return newKeys(cfg.WithDefaults(), metrics.New("test"), "local") }
 
 // counted returns the value of a counter, with the given label if there is one.
 func counted(t *testing.T, m *metrics.Metrics, name string, label ...string) (n int) {
@@ -74,7 +74,7 @@ func fill(t *testing.T, k *keys, n byte, now time.Time) {
 func scopes(t *testing.T, r *keys) []byte {
 	t.Helper()
 	held := []byte{}
-	for _, key := range r.all() {
+	for _, key := range r.logged() {
 		held = append(held, key.Scope[0])
 	}
 	require.Equal(t, len(held), r.count())
@@ -180,7 +180,7 @@ func TestResultsAreRestored(t *testing.T) {
 	for n := range byte(3) {
 		fill(t, before, n, now)
 	}
-	for _, key := range before.all() {
+	for _, key := range before.logged() {
 		after.applied(key.Key, key.Published, now)
 	}
 	require.Equal(t, []byte{1, 2}, scopes(t, after), "the newest, up to the limit")
