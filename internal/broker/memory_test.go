@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -205,4 +206,10 @@ func TestMemoryOfPatternsCounts(t *testing.T) {
 	}
 	require.Zero(t, b.memory.Used())
 	require.NoError(t, publishSized(t, b, "mine", 10))
+}
+
+// There may be a million topics. One more field takes 32 bytes more of each: the next size that Go
+// allocates.
+func TestATopicFitsTheSizeThatGoAllocates(t *testing.T) {
+	require.LessOrEqual(t, unsafe.Sizeof(topic{}), uintptr(288))
 }

@@ -54,8 +54,8 @@ type topic struct {
 	expected    int       // publishes that the log has or gets, and has not answered; see Broker.expect
 	missed      bool      // messages were lost before they were offered; the fan-out calls Missed next
 	gathering   bool      // followers join before the fan-out begins; fanning is set
-	paced       int       // number of subs with a rate
 	forgotten   bool      // the shard no longer holds the topic
+	paced       int32     // number of subs with a rate
 	keepUntil   time.Time // the topic is not forgotten before
 }
 
