@@ -12,16 +12,18 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // Messages expire, history and limits are far too small, and memory runs out. Answers are
-// lost or cut, polls replace each other, and subscriptions change. Still each frame that
-// a client counts continues its topic, by a message or by a gap. Resent frames are equal.
+// lost or cut, polls replace each other, and subscriptions change. Some topics are ephemeral,
+// and some subscriptions have a rate. Still each frame that a client counts continues its
+// topic, by a message or by a gap. Resent frames are equal.
 func TestNothingIsLostUnannounced(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			story(t, broker.Config{HistoryMessages: 40}, Config{Queue: 2, Unacked: 5}, func(k *kit) {
+			story(t, broker.Config{HistoryMessages: 40, Rules: halfEphemeral("w", wildTopics)}, Config{Queue: 2, Unacked: 5}, func(k *kit) {
 				var publishers, clients sync.WaitGroup
 				done := make(chan struct{})
 				for i := range uint64(3) {
@@ -34,12 +36,23 @@ func TestNothingIsLostUnannounced(t *testing.T) {
 				clients.Wait()
 				close(done)
 				publishers.Wait()
+				k.broker.Close()
+				require.Zero(k, k.broker.Memory().Of(memory.Local), "nobody with a rate is left")
 			})
 		})
 	}
 }
 
 const wildTopics = 5
+
+// halfEphemeral makes half of the n topics ephemeral whose names begin with prefix.
+func halfEphemeral(prefix string, n int) (rules []broker.Rule) {
+	for i := range n / 2 {
+		name := fmt.Sprint(prefix, i)
+		rules = append(rules, broker.Rule{Name: name, Pattern: name, Ephemeral: true})
+	}
+	return rules
+}
 
 func (k *kit) publishAtRandom(rng *rand.Rand, done chan struct{}) {
 	for {
@@ -107,7 +120,7 @@ func (c *traveller) change() {
 		}
 		return
 	}
-	start := wire.Start{Topic: topic, From: wire.From(c.rng.IntN(2))}
+	start := wire.Start{Topic: topic, From: wire.From(c.rng.IntN(2)), Every: time.Duration(max(0, c.rng.IntN(8)-5)) * time.Millisecond}
 	positions, err := c.s.Change([]wire.Start{start}, nil, nil)
 	require.NoError(c, err)
 	c.at[topic] = positions[0]
