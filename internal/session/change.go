@@ -82,7 +82,7 @@ type change struct {
 	unnamed  []*subscription     // stay, but only because a pattern matches them
 	named    int                 // topics and patterns that the client names more than before
 	bytes    int                 // bytes of topics that only patterns match, more than before
-	had      map[string]uint64   // offsets of this epoch that the client names, by topic
+	had      map[string]uint64   // offsets of this epoch that the client names beside resumed patterns, by topic
 
 	// Set by joinLocked.
 	search    *broker.Search
@@ -210,7 +210,7 @@ func (c *change) planLocked(remove []string) {
 				name := strings.Clone(start.Topic) // the original would keep the whole request
 				c.patterns[name] = &pattern{session: s, name: name, every: start.Every}
 			}
-		case start.From == wire.FromPosition && start.Epoch == s.registry.broker.Epoch(start.Topic):
+		case c.covers != nil && start.From == wire.FromPosition && start.Epoch == s.registry.broker.Epoch(start.Topic):
 			c.had[start.Topic] = start.After
 		}
 	}
@@ -296,14 +296,17 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 	if c.forbidden.Find(start.Topic) != nil { // a pattern matches it, and leaves it out: the client keeps its position
 		return wire.Position{Topic: strings.Clone(start.Topic), Epoch: strings.Clone(start.Epoch), Offset: start.After}, nil
 	}
-	forgotten := wire.Position{Topic: start.Topic, Epoch: s.registry.broker.Epoch(start.Topic)}
 	covering := c.coveringLocked(i, start)
-	if covering != nil && !s.registry.broker.Has(start.Topic) { // it takes no room
-		return forgotten, nil
-	}
 	of := covering
 	if of == nil {
 		of = c.patternOf(start.Topic)
+	}
+	forgotten := wire.Position{Topic: start.Topic}
+	if of != nil {
+		forgotten.Epoch = s.registry.broker.Epoch(start.Topic)
+	}
+	if covering != nil && !s.registry.broker.Has(start.Topic) { // it takes no room
+		return forgotten, nil
 	}
 	switch {
 	case of == nil:

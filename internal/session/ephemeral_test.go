@@ -140,3 +140,21 @@ func TestAForgottenEphemeralTopicIsCreatedWhileAPatternResumes(t *testing.T) {
 		require.Equal(k, "gap(evicted chat.1.typing2-3)", k.poll(s, 0))
 	})
 }
+
+// A client polls without a session, each time from its position. That costs nothing more with a rule for
+// other topics.
+func TestOpeningFromAPositionCostsNothingMoreWithEphemeralRules(t *testing.T) {
+	var allocations [2]float64
+	for i, config := range []broker.Config{{}, typing} {
+		story(t, config, Config{}, func(k *kit) {
+			k.publishN("b", 1)
+			starts := k.starts("b@EPOCH:1")
+			allocations[i] = testing.AllocsPerRun(100, func() {
+				s, _, err := k.registry.OpenEphemeral(Opening{Topics: starts}, time.Now())
+				require.NoError(k, err)
+				k.registry.End(s)
+			})
+		})
+	}
+	require.Equal(t, allocations[0], allocations[1])
+}
