@@ -22,11 +22,8 @@ func (b *Broker) Route(topic string) Route {
 	if t := b.find(topic); t != nil {
 		return Route{t.rule.Load(), true, b.AppendWaits() && !t.partition.local, t}
 	}
-	return Route{Rule: b.settings.Load().of(topic), Waits: b.waits(topic)}
+	return Route{Rule: b.settings.Load().of(topic), Waits: b.AppendWaits() && !b.IsEphemeral(topic)}
 }
-
-// waits reports whether a publish to a topic of clients waits for the log.
-func (b *Broker) waits(topic string) bool { return b.AppendWaits() && !b.IsEphemeral(topic) }
 
 // A Claim makes an idempotency key the caller's, until the publish with it ends: in Broker.Send,
 // or in Release. Publishes with the same key wait meanwhile. The zero Claim has no key.
@@ -75,13 +72,16 @@ func (b *Broker) Send(to Route, c Claim, m *wire.Message, ttl time.Duration, now
 	if err := b.memory.Admit(int64(m.Size())); err != nil {
 		return b.end(c, Result{Err: err}, 0), true
 	}
+	if to.Rule == nil {
+		to = b.Route(m.Position.Topic)
+	}
 	m.Position = wire.Position{Topic: m.Position.Topic}
 	m.Time = now.UnixMilli()
 	bytes := len(m.Data) // the log may replace m
 	e := Entry{Op: OpPublish, Message: m, TTL: ttl, Accepted: now, Key: c.key, route: to}
 	// Fast path: it is applied at once, without allocating a slice and a callback, if the log is in
 	// memory or the topic ephemeral.
-	if !to.Waits && (to.Rule != nil || !b.waits(m.Position.Topic)) {
+	if !to.Waits {
 		at, err := b.applyPublish(&e, now)
 		return b.end(c, Result{wire.Published{Position: at, Time: m.Time}, err}, bytes), true
 	}
@@ -152,8 +152,8 @@ func (b *Broker) applyPublish(e *Entry, now time.Time) (wire.Position, error) {
 	}
 }
 
-// AppendWaits reports whether a publish waits for the log, unless its topic is ephemeral. Only the in-memory log applies
-// an entry at once; others wait for a disk or another machine.
+// AppendWaits reports whether a publish waits for the log, unless its topic is ephemeral. Only
+// the in-memory log applies an entry at once; others wait for a disk or another machine.
 func (b *Broker) AppendWaits() bool {
 	_, atOnce := b.log.(memoryLog)
 	return !atOnce
