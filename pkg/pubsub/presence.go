@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"sync"
+	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
 
@@ -46,7 +47,12 @@ type Presence struct {
 	at     wire.Position // of the list in the presence topic
 	listed bool          // Next returns PresenceListed
 	stale  bool          // the list must be read again
-	err    error         // why it was the last time
+	err    error         // final: why the list cannot be read
+
+	pauses   backoff       // between attempts to read the list
+	failed   error         // why the last attempt failed; nil: it did not
+	failedAt instant       // of failed
+	wait     time.Duration // from then until the next attempt
 
 	mu      sync.Mutex // guards the fields below
 	members map[string]wire.ListedMember
@@ -71,7 +77,9 @@ func (c *Client) openPresence(ctx context.Context, topic string, opts []Subscrib
 	if err := wire.CheckTopic(topic); err != nil {
 		return nil, err
 	}
-	p := &Presence{client: c, topic: topic, options: subscribeOptions{openTimeout: DefaultOpenTimeout}}
+	p := &Presence{
+		client: c, topic: topic, options: subscribeOptions{openTimeout: DefaultOpenTimeout}, pauses: backoff{max: c.maxBackoff},
+	}
 	for _, opt := range opts {
 		opt(&p.options)
 	}
@@ -214,32 +222,32 @@ func (p *Presence) readAgain(ctx context.Context) error {
 	return p.err
 }
 
-// read reads the list. It retries what may pass until ctx ends, with the waits of a subscription.
+// read reads the list. It retries what may pass until ctx ends, with the waits of a subscription. The
+// next call waits for what is left of a wait, so a Next that ends soon asks no more often.
 func (p *Presence) read(ctx context.Context) error {
-	pauses := backoff{max: p.client.maxBackoff}
+	clock := p.client.clock
 	for {
+		if p.failed != nil && clock.sleep(ctx, p.wait-clock.since(p.failedAt)) != nil {
+			return whyGivenUp(ctx, p.failed)
+		}
 		list, err := p.readOnce(ctx)
-		if err == nil {
+		switch {
+		case err == nil:
 			p.adopt(list)
 			return nil
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			return whyGivenUp(ctx, err)
-		}
-		if !mayPass(err) {
+		case !mayPass(err):
 			return err
 		}
-		patient := pauses
+		patient := p.pauses
 		if isForeign(err) {
 			patient.max *= foreignFactor
 		}
-		wait := patient.next(retryAfter(err))
-		pauses.failures++
+		p.failed, p.failedAt, p.wait = err, clock.now(), patient.next(retryAfter(err))
+		p.pauses.failures++
 		if p.options.onRetry != nil {
-			p.options.onRetry(err, wait)
-		}
-		if p.client.clock.sleep(ctx, wait) != nil {
-			return whyGivenUp(ctx, err)
+			p.options.onRetry(err, p.wait)
 		}
 	}
 }
@@ -261,7 +269,8 @@ func (p *Presence) adopt(list wire.PresenceList) {
 	for _, m := range list.Members {
 		members[m.Key] = m
 	}
-	p.at, p.listed = list.Position, true
+	p.at, p.listed, p.failed = list.Position, true, nil
+	p.pauses.reset()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.members, p.counts = members, list.PresenceCounts

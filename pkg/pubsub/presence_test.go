@@ -315,6 +315,26 @@ func TestPresenceRetries(t *testing.T) {
 	})
 }
 
+// A program that calls Next often, and waits a little each time, reads the list no more often.
+func TestPresenceWaitsFromOneNextToAnother(t *testing.T) {
+	withPresence(t, func(s *presenceStory) {
+		s.isOn("ann")
+		s.watch()
+		s.wants("list", "ann")
+		s.refuses = problem.New(wire.CodeOverloaded, "", "wait").Retry(5 * time.Second)
+		s.watched.take(s.gap(wire.GapDeleted, 1))
+		for range 99 {
+			s.wantsNothing(100 * time.Millisecond)
+		}
+		require.Equal(s, 1+2, s.lists, "two attempts in 9.9 seconds")
+		s.refuses = nil
+		s.wants("list", "ann")
+		s.watched.take(s.gap(wire.GapDeleted, 1))
+		s.wants("list", "ann")
+		require.Equal(s, 1+2+2, s.lists)
+	})
+}
+
 // A proxy's page, or JSON of another shape, is not the daemon's word.
 func TestPresenceOutlivesForeignAnswers(t *testing.T) {
 	withPresence(t, func(s *presenceStory) {
