@@ -440,3 +440,18 @@ func TestProblemsOfErrors(t *testing.T) {
 	require.NotContains(t, a.Problem(hidden).Detail, "cause")
 	require.Equal(t, wire.CodeForbidden, a.Problem(problem.New(wire.CodeForbidden, "", "")).Code)
 }
+
+// The list of a daemon that drains still has those who have moved to the next daemon. A client that
+// subscribes there must not take it for the truth.
+func TestADrainingDaemonHasNoListOfMembers(t *testing.T) {
+	a := newApp(t, func(c *Config) {
+		c.Presence = presence.New(c.Broker, c.Metrics)
+		c.Broker.Reload(broker.Config{Rules: []broker.Rule{{Name: "r", Pattern: "a", Presence: true}}}, time.Now())
+	})
+	list := func() error {
+		return a.Presence(t.Context(), Caller{}, "a", func(_ wire.PresenceList, leave func()) error { leave(); return nil })
+	}
+	require.NoError(t, list())
+	a.cfg.Sessions.BeginDrain(problem.New(wire.CodeDraining, "", ""))
+	require.ErrorIs(t, list(), problem.New(wire.CodeDraining, "", ""))
+}

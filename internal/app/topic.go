@@ -123,8 +123,12 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 	})
 }
 
-// Presence calls answer with who is on a topic.
+// Presence calls answer with who is on a topic. A daemon that drains refuses it: clients are moving
+// to the next one, and it has not told who left.
 func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(found wire.PresenceList, leave func()) error) error {
+	if why := a.cfg.Sessions.Draining(); why != nil {
+		return why
+	}
 	return a.readLong(ctx, &c, topic, func() error {
 		if err := a.mayUse(&c, auth.Presence, topic); err != nil {
 			return err
