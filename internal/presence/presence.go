@@ -43,9 +43,9 @@ func New(b *broker.Broker, m *metrics.Metrics) *Members {
 
 // An audience has the members of one topic.
 //
-// Each join, each leave and all other claims of a member of a small audience are told. Of a large one only the count is
-// told, once a second. When the messages do not tell all that has happened, they are
-// retracted: everyone who watches gets a gap, and reads the list again.
+// Of a small audience, each join, each leave and each change of a member's claims is told. Of a
+// large one only the count is told, once a second. When the messages do not tell all that has
+// happened, they are retracted: everyone who watches gets a gap, and reads the list again.
 type audience struct {
 	topic string // immutable
 
@@ -85,7 +85,7 @@ type member struct {
 	sessions int       // 0: it is in audience.away
 	left     time.Time // newest time at which one of its sessions left
 	away     int       // index in audience.away
-	issued   int64     // when the token was that has the claims, in Unix milliseconds
+	issued   int64     // when the token with the claims was issued, in Unix milliseconds
 }
 
 // An awayHeap has members without a session, the longest away first. Members come in no order,

@@ -25,8 +25,8 @@ type Presence interface {
 	Renewed(topic string, m wire.Member, issued time.Time)
 	Left(topic string, m wire.Member, at time.Time)
 
-	// Flush publishes who has joined or has other claims. Sweep is called about once a second, and publishes the
-	// rest. Both may call back, because the caller holds no lock.
+	// Flush publishes who has joined or has other claims. Sweep is called about once a second, and
+	// publishes the rest. Both may call back, because the caller holds no lock.
 	Flush()
 	Sweep(now time.Time)
 }
