@@ -129,9 +129,10 @@ async def test_a_large_audience_is_counted_and_renewed_claims_are_a_join(daemon:
         assert (presence.count, presence.anonymous, presence.exact, [*presence.members]) == (812, 3, False, ["ann/"])
 
 
-async def test_a_slow_reader_has_the_members_and_one_change_in_place_of_many(daemon: RunDaemon) -> None:
+@pytest.mark.parametrize("queue", [1, 4])
+async def test_a_slow_reader_has_the_members_and_one_change_in_place_of_many(daemon: RunDaemon, queue: int) -> None:
     names = [f"c{n}" for n in range(11)]
-    async with daemon(*RULE) as server, proxied(server) as proxy, pair(proxy.url, server.url, queue=4) as (client, direct):
+    async with daemon(*RULE) as server, proxied(server) as proxy, pair(proxy.url, server.url, queue=queue) as (client, direct):
         async with client.presence("lobby.a") as presence, on_topic(direct, *names):
             await until(lambda: presence.count == 11)
             proxy.cut()

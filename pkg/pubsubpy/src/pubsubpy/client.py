@@ -153,9 +153,9 @@ class Client(AbstractAsyncContextManager["Client"]):
                    echo: bool = True, load: Callable[[Position], Awaitable[object]] | None = None) -> SubscriptionT:
         if self._closed.is_set():
             raise Problem("closed", "the client is closed")
-        subscription = kind(self._server, self._transports, *begins(topics, start), length=self._queue, max_rate=max_rate,
-                            own="" if echo else self._prefix, load=load, report=self._on_state,
-                            closed=self._subscriptions.discard)
+        length = max(self._queue, 2 if kind is Presence else 1)  # a change that waits must not fill the queue of a Presence
+        subscription = kind(self._server, self._transports, *begins(topics, start), length=length, max_rate=max_rate,
+                            own="" if echo else self._prefix, load=load, report=self._on_state, closed=self._subscriptions.discard)
         self._subscriptions.add(subscription)
         return subscription
 
