@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -140,6 +141,19 @@ async def test_a_slow_reader_has_the_members_and_one_change_in_place_of_many(dae
                 await until(lambda: presence.count == 12)
                 assert await change_of(presence) == ("list", "") and len(presence._queue) < 4
                 assert presence.members.keys() == {f"/{name}" for name in [*names, "last"]}
+
+
+async def test_the_longest_list_is_read_whole(daemon: RunDaemon) -> None:
+    names = ["<" * 128 + f"/{n:064}" for n in range(500)]  # the server writes each < as six bytes
+    told = [{"key": name, "subject": name[:128], "client": name[129:], "claims": {"name": "<" * 245}, "since": 7} for name in names]
+    whole = {"topic": "lobby.a", "position": "_presence.lobby.a@k3:1", "count": 500, "anonymous": 0, "exact": True, "members": told}
+    text = json.dumps(whole).replace("<", r"\u003c").encode()
+    async with daemon(*RULE) as server, proxied(server) as proxy, Client(proxy.url) as client:
+        proxy.gate = lambda request: answered(200, text) if is_list(request) else None
+        presence = client.presence("lobby.a")
+        async with asyncio.timeout(30):
+            assert await change_of(presence) == ("list", "")
+        assert [*presence.members] == names and len(text) > 1_600_000
 
 
 async def test_presence_ends_when_the_server_refuses_it(daemon: RunDaemon) -> None:

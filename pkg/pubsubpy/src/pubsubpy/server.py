@@ -24,7 +24,7 @@ Token = str | Callable[[], str | Awaitable[str]]
 MAX_WAIT = 10.0  # seconds between two attempts, unless the server asks for more
 LONGEST_WAIT = 30.0  # the same, if something else answers for the server
 CALL_PATIENCE = 30.0  # seconds that a request that is not a poll may be silent
-MAX_BODY = 1 << 20  # bytes of an answer that is not a sequence of frames
+MAX_BODY = 4 << 20  # bytes of an answer that is not a sequence of frames; a list of 500 members may have 1.6 MB
 
 
 def backoff(failed: int, longest: bool = False) -> float:
