@@ -83,6 +83,10 @@ func (c *Client) openPresence(ctx context.Context, topic string, opts []Subscrib
 	for _, opt := range opts {
 		opt(&p.options)
 	}
+	if notify := p.options.onRetry; notify != nil {
+		p.options.onRetry = oneAtATime(notify)
+		opts = append(opts[:len(opts):len(opts)], WithRetryNotify(p.options.onRetry))
+	}
 	p.life, p.end = context.WithCancelCause(ctx)
 	opening, cancel := p.life, func() {}
 	if p.options.openTimeout > 0 {
@@ -102,6 +106,16 @@ func (c *Client) openPresence(ctx context.Context, topic string, opts []Subscrib
 		return nil, err
 	}
 	return p, nil
+}
+
+// oneAtATime returns notify for two goroutines: the subscription retries while Next reads the list.
+func oneAtATime(notify func(error, time.Duration)) func(error, time.Duration) {
+	turn := make(chan struct{}, 1)
+	return func(err error, wait time.Duration) {
+		turn <- struct{}{}
+		defer func() { <-turn }()
+		notify(err, wait)
+	}
 }
 
 // Next waits for the next change; the first is PresenceListed. If ctx ends, Next returns its cause,

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -332,6 +333,26 @@ func TestPresenceWaitsFromOneNextToAnother(t *testing.T) {
 		s.watched.take(s.gap(wire.GapDeleted, 1))
 		s.wants("list", "ann")
 		require.Equal(s, 1+2+2, s.lists)
+	})
+}
+
+// While the list and the subscription both fail, notify is called once at a time, as for a subscription.
+func TestPresenceNotifiesOneAtATime(t *testing.T) {
+	withPresence(t, func(s *presenceStory) {
+		s.isOn("ann")
+		var running, most, calls atomic.Int32
+		s.watch(WithRetryNotify(func(error, time.Duration) {
+			most.Store(max(most.Load(), running.Add(1)))
+			calls.Add(1)
+			time.Sleep(time.Second)
+			running.Add(-1)
+		}))
+		s.wants("list", "ann")
+		s.watched.take(s.gap(wire.GapDeleted, 1))
+		s.fake.goDown()
+		s.wantsNothing(10 * time.Minute)
+		require.Greater(s, calls.Load(), int32(100), "both were retried")
+		require.EqualValues(s, 1, most.Load())
 	})
 }
 
