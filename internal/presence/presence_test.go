@@ -738,3 +738,24 @@ func TestAMemberHasTheClaimsOfItsNewestToken(t *testing.T) {
 		require.Empty(k, w.follow(), "it may not be here any more")
 	})
 }
+
+// A member that comes back within the grace, with other claims, has those. Its key and since stay.
+func TestAMemberComesBackWithOtherClaims(t *testing.T) {
+	present(t, func(k *kit) {
+		w := k.watch("chat.a")
+		enter := func(g *auth.Grant) *session.Session {
+			s, _, err := k.registry.OpenEphemeral(session.Opening{Topics: k.starts("chat.a"), Grant: g}, time.Now())
+			require.NoError(k, err)
+			return s
+		}
+		k.registry.End(enter(claims(100, "A")))
+		require.Equal(k, "join ann/", w.follow())
+		since := w.members["ann/"].Since
+		k.wait(2)
+		last := enter(claims(200, "Ann"))
+		require.Equal(k, "join ann/", w.follow())
+		require.Equal(k, `{"name":"Ann"}`, string(w.members["ann/"].Claims))
+		require.Equal(k, since, w.members["ann/"].Since)
+		k.registry.End(last)
+	})
+}

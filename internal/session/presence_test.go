@@ -278,6 +278,24 @@ func TestPollsWithoutPresenceAskForNoVisit(t *testing.T) {
 	})
 }
 
+// While there is a poll, no visit is asked for, and the next poll does not look at each topic.
+func TestPollsOfAPresentClientCostNothing(t *testing.T) {
+	withPresence(t, func(k *kit, heard *heardPresence) {
+		s := k.openAnn("chat.a")
+		k.sweep(6 * time.Second)
+		require.True(k, s.away)
+		p := k.begin(s)
+		require.False(k, s.away, "it has come back")
+		k.sweep(20 * time.Second)
+		before := s.slot.Load()
+		_, err := s.Change(k.starts("chat.b"), []string{"chat.a"}, nil)
+		require.NoError(k, err)
+		require.Equal(k, before, s.slot.Load())
+		p.Done(time.Now())
+		require.Less(k, s.slot.Load(), before)
+	})
+}
+
 // Whatever polls and sweeps do at the same time, joins and leaves of a topic alternate, and in the
 // end those are members who have a poll.
 func TestVisitsAndPollsAtTheSameTime(t *testing.T) {
