@@ -44,15 +44,13 @@ type Presence struct {
 	sub     *Subscription // to the topic's presence topic
 
 	// Owned by the goroutine that calls Next.
-	at     wire.Position // of the list in the presence topic
-	listed bool          // Next returns PresenceListed
-	stale  bool          // the list must be read again
-	err    error         // final: why the list cannot be read
+	at      wire.Position // of the list in the presence topic
+	listed  bool          // Next returns PresenceListed
+	stale   bool          // the list must be read again
+	reading chan listing  // has room for what is being read; nil: nothing is; never closed
+	err     error         // final: why the list cannot be read
 
-	pauses   backoff       // between attempts to read the list
-	failed   error         // why the last attempt failed; nil: it did not
-	failedAt instant       // of failed
-	wait     time.Duration // from then until the next attempt
+	reads sync.WaitGroup // the goroutine that reads; Go needs mu, and a life that has not ended
 
 	mu      sync.Mutex // guards the fields below
 	members map[string]wire.ListedMember
@@ -77,9 +75,7 @@ func (c *Client) openPresence(ctx context.Context, topic string, opts []Subscrib
 	if err := wire.CheckTopic(topic); err != nil {
 		return nil, err
 	}
-	p := &Presence{
-		client: c, topic: topic, options: subscribeOptions{openTimeout: DefaultOpenTimeout}, pauses: backoff{max: c.maxBackoff},
-	}
+	p := &Presence{client: c, topic: topic, options: subscribeOptions{openTimeout: DefaultOpenTimeout}}
 	for _, opt := range opts {
 		opt(&p.options)
 	}
@@ -94,8 +90,9 @@ func (c *Client) openPresence(ctx context.Context, topic string, opts []Subscrib
 	}
 	defer cancel()
 	begun := c.clock.now()
-	err := p.read(opening)
+	list, err := p.read(opening)
 	if err == nil {
+		p.adopt(list)
 		if p.options.openTimeout > 0 {
 			opts = append(opts[:len(opts):len(opts)], WithOpenTimeout(max(1, p.options.openTimeout-c.clock.since(begun))))
 		}
@@ -108,7 +105,7 @@ func (c *Client) openPresence(ctx context.Context, topic string, opts []Subscrib
 	return p, nil
 }
 
-// oneAtATime returns notify for two goroutines: the subscription retries while Next reads the list.
+// oneAtATime returns notify for two goroutines: the subscription retries while the list is read.
 func oneAtATime(notify func(error, time.Duration)) func(error, time.Duration) {
 	turn := make(chan struct{}, 1)
 	return func(err error, wait time.Duration) {
@@ -172,8 +169,11 @@ func (p *Presence) Counts() wire.PresenceCounts {
 
 // Close ends the Presence, as Subscription.Close does.
 func (p *Presence) Close() {
-	p.end(ErrClosed)
+	p.mu.Lock()
+	p.end(ErrClosed) // from here on no read begins
+	p.mu.Unlock()
 	p.sub.Close()
+	p.reads.Wait()
 }
 
 // take makes the change that an item of the presence topic says, if it says one. What is not after
@@ -216,52 +216,77 @@ func (p *Presence) change(key string, e *wire.PresenceEvent) PresenceChange {
 	return PresenceChange{e.Event, member}
 }
 
-// readAgain reads the list until that succeeds, or ctx or the Presence ends.
+// A listing is the result of reading the list.
+type listing struct {
+	list wire.PresenceList
+	err  error
+}
+
+// readAgain waits until the list has been read, or ctx or the Presence ends. A read goes on when ctx
+// ends, so that a program whose calls of Next are short gets the list, and asks for it no more often.
 func (p *Presence) readAgain(ctx context.Context) error {
 	if p.err != nil {
 		return p.err
 	}
-	reading, cancel := context.WithCancelCause(p.life)
-	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
-	err := p.read(reading)
-	switch {
-	case err == nil:
+	if p.reading == nil && !p.beginReading() {
+		return context.Cause(p.life)
+	}
+	select {
+	case read := <-p.reading:
+		p.reading = nil
+		if read.err != nil {
+			p.err = fmt.Errorf("presence of %q: %w", p.topic, read.err)
+			return p.err
+		}
 		p.stale = false
+		p.adopt(read.list)
 		return nil
-	case ctx.Err() != nil:
+	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	p.err = fmt.Errorf("presence of %q: %w", p.topic, err)
-	return p.err
 }
 
-// read reads the list. It retries what may pass until ctx ends, with the waits of a subscription. The
-// next call waits for what is left of a wait, so a Next that ends soon asks no more often.
-func (p *Presence) read(ctx context.Context) error {
-	clock := p.client.clock
+// beginReading reads the list in a goroutine, for which Close waits. It returns false after the end.
+func (p *Presence) beginReading() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.Err() != nil {
+		return false
+	}
+	read := make(chan listing, 1)
+	p.reading = read
+	p.reads.Go(func() {
+		list, err := p.read(p.life)
+		read <- listing{list, err}
+	})
+	return true
+}
+
+// read reads the list. It retries what may pass until ctx ends, with the waits of a subscription.
+func (p *Presence) read(ctx context.Context) (wire.PresenceList, error) {
+	pauses := backoff{max: p.client.maxBackoff}
 	for {
-		if p.failed != nil && clock.sleep(ctx, p.wait-clock.since(p.failedAt)) != nil {
-			return whyGivenUp(ctx, p.failed)
-		}
 		list, err := p.readOnce(ctx)
-		switch {
-		case err == nil:
-			p.adopt(list)
-			return nil
-		case ctx.Err() != nil:
-			return whyGivenUp(ctx, err)
-		case !mayPass(err):
-			return err
+		if err == nil {
+			return list, nil
 		}
-		patient := p.pauses
+		if ctx.Err() != nil {
+			return list, whyGivenUp(ctx, err)
+		}
+		if !mayPass(err) {
+			return list, err
+		}
+		patient := pauses
 		if isForeign(err) {
 			patient.max *= foreignFactor
 		}
-		p.failed, p.failedAt, p.wait = err, clock.now(), patient.next(retryAfter(err))
-		p.pauses.failures++
+		wait := patient.next(retryAfter(err))
+		pauses.failures++
 		if p.options.onRetry != nil {
-			p.options.onRetry(err, p.wait)
+			p.options.onRetry(err, wait)
+		}
+		if p.client.clock.sleep(ctx, wait) != nil {
+			return list, whyGivenUp(ctx, err)
 		}
 	}
 }
@@ -283,8 +308,7 @@ func (p *Presence) adopt(list wire.PresenceList) {
 	for _, m := range list.Members {
 		members[m.Key] = m
 	}
-	p.at, p.listed, p.failed = list.Position, true, nil
-	p.pauses.reset()
+	p.at, p.listed = list.Position, true
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.members, p.counts = members, list.PresenceCounts

@@ -35,10 +35,12 @@ type presenceStory struct {
 	client  *Client
 	watched *Presence
 
+	// Guarded by fake.mu while a read is under way.
 	list    wire.PresenceList // which the daemon answers, at the head of the presence topic
 	lists   int               // how often it was read
 	refuses *wire.Problem     // instead of the list; nil: nothing
-	before  func()            // called before the list is answered
+
+	before func() // called before the list is answered
 }
 
 const presenceOfChat = "_presence.chat"
@@ -62,15 +64,16 @@ func (s *presenceStory) answers(w http.ResponseWriter, r *http.Request) bool {
 	if r.URL.Path != "/v1/topics/chat/presence" {
 		return false
 	}
+	s.fake.mu.Lock()
 	s.lists++
-	if s.refuses != nil {
-		refuse(w, s.refuses)
+	refuses := s.refuses
+	s.list.Position = s.fake.headLocked(presenceOfChat)
+	text, err := json.Marshal(s.list)
+	s.fake.mu.Unlock()
+	if refuses != nil {
+		refuse(w, refuses)
 		return true
 	}
-	s.fake.mu.Lock()
-	s.list.Position = s.fake.headLocked(presenceOfChat)
-	s.fake.mu.Unlock()
-	text, err := json.Marshal(s.list)
 	require.NoError(s, err)
 	if s.before != nil {
 		s.before()
@@ -293,7 +296,7 @@ func TestPresenceRetries(t *testing.T) {
 		var waits []time.Duration
 		note := WithRetryNotify(func(err error, wait time.Duration) {
 			require.ErrorIs(s, err, &wire.Problem{Code: wire.CodeOverloaded})
-			waits = append(waits, wait)
+			s.fake.set(func() { waits = append(waits, wait) })
 		})
 		s.refuses = problem.New(wire.CodeOverloaded, "", "wait")
 		_, err := s.client.Presence(s.Context(), "chat", note, WithOpenTimeout(3*time.Second))
@@ -308,10 +311,12 @@ func TestPresenceRetries(t *testing.T) {
 		s.refuses, waits = problem.New(wire.CodeOverloaded, "", "wait"), nil
 		s.watched.take(s.gap(wire.GapDeleted, 1))
 		s.wantsNothing(10 * time.Minute)
-		require.LessOrEqual(s, slices.Max(waits), DefaultMaxBackoff)
-		require.Greater(s, len(waits), 50)
-		require.Less(s, len(waits), 200)
-		s.refuses = nil
+		s.fake.set(func() { // it goes on reading
+			require.LessOrEqual(s, slices.Max(waits), DefaultMaxBackoff)
+			require.Greater(s, len(waits), 50)
+			require.Less(s, len(waits), 200)
+			s.refuses = nil
+		})
 		s.wants("list", "ann")
 	})
 }
@@ -327,12 +332,28 @@ func TestPresenceWaitsFromOneNextToAnother(t *testing.T) {
 		for range 99 {
 			s.wantsNothing(100 * time.Millisecond)
 		}
-		require.Equal(s, 1+2, s.lists, "two attempts in 9.9 seconds")
-		s.refuses = nil
+		s.fake.set(func() {
+			require.Equal(s, 1+2, s.lists, "two attempts in 9.9 seconds")
+			s.refuses = nil
+		})
 		s.wants("list", "ann")
 		s.watched.take(s.gap(wire.GapDeleted, 1))
 		s.wants("list", "ann")
 		require.Equal(s, 1+2+2, s.lists)
+
+		s.fake.script = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == "/v1/topics/chat/presence" {
+				holdUp(r, 3*time.Second)
+			}
+			return s.answers(w, r)
+		}
+		s.isOn("bob")
+		s.watched.take(s.gap(wire.GapDeleted, 1))
+		for range 29 {
+			s.wantsNothing(100 * time.Millisecond)
+		}
+		s.wants("list", "bob") // although each Next was shorter than the answer took
+		require.Equal(s, 1+2+2+1, s.lists)
 	})
 }
 
