@@ -128,8 +128,9 @@ func (p *Reader) collectLocked(ctx context.Context, e queued, limit frame.Limit,
 		s.queue.waiting = now.UnixNano()
 	}
 	c.catchUp()
-	if len(c.frames) > 0 {
+	if n := len(c.frames); n > 0 && len(s.notices) > 0 {
 		c.announce(true)
+		c.frames = append(slices.Clip(c.frames[n:]), c.frames[:n]...)
 	}
 	s.countLocked()
 	p.frames = c.frames
@@ -192,7 +193,8 @@ func (n notice) isUnfollowed() bool { return n.gap != nil && n.gap.Reason == wir
 // announce takes the notices. The gaps of patterns go before all frames of their topics.
 //
 // A stateless poll finds at each beginning which topics do not fit. If gaps, unfollowed, came alone
-// or before a large message, the client would poll again at once, for ever. So they come last.
+// or left no space for a large message, the client would poll again at once, for ever. So they are
+// taken last. They go before the messages all the same: a topic may have been made again since.
 func (c *collector) announce(last bool) {
 	s := c.poll.session
 	for i := 0; i < len(s.notices) && c.limit.Frames > 0; {

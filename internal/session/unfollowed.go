@@ -165,9 +165,10 @@ func (s *Session) searchLaterLocked() {
 }
 
 // canFollowMoreLocked reports whether a topic that was left out may fit by now, and since when the
-// session may search for it.
+// session may search for it. A stateless poll does not search: the next poll finds what fits, and
+// follows it from its first message.
 func (s *Session) canFollowMoreLocked() (since time.Time, can bool) {
-	if s.unfollowedLocked() == 0 || s.roomLocked() < s.matched.least || s.unfollowedGapsLocked() >= maxUnfollowedGaps {
+	if s.number == 0 || s.unfollowedLocked() == 0 || s.roomLocked() < s.matched.least || s.unfollowedGapsLocked() >= maxUnfollowedGaps {
 		return time.Time{}, false
 	}
 	return s.opened.Add(s.matched.searched + searchEvery), true

@@ -269,7 +269,7 @@ func TestAStatelessPollWaitsThoughTopicsAreLeftOut(t *testing.T) {
 		require.Equal(k, 1, s.Unfollowed())
 		waiting := k.park(s, 0)
 		k.publishN("a.1", 1)
-		waiting.wantFrames("a.12 gap(unfollowed a.*0-0)")
+		waiting.wantFrames("gap(unfollowed a.*0-0) a.12")
 		k.registry.End(s)
 
 		s, _, err = k.registry.OpenEphemeral(Opening{Topics: k.starts("a.*@EPOCH:0", "a.1@EPOCH:2"), Brief: true}, time.Now())
@@ -281,6 +281,47 @@ func TestAStatelessPollWaitsThoughTopicsAreLeftOut(t *testing.T) {
 		require.NoError(k, err)
 		require.Equal(k, Parked, state)
 		k.registry.End(s)
+	})
+}
+
+// A topic is left out while a stateless poll waits, and then there is room for it. Its messages come
+// after what the gaps announce, or not at all.
+func TestAStatelessPollGetsGapsBeforeMessages(t *testing.T) {
+	stateless := func(k *kit, topics ...string) *Session {
+		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts(topics...), Brief: true}, time.Now())
+		require.NoError(k, err)
+		return s
+	}
+	t.Run("more fits", func(t *testing.T) {
+		story(t, broker.Config{}, Config{PatternBytes: room(1, "a.1")}, func(k *kit) {
+			k.publishN("a.1", 1)
+			s := stateless(k, "a.*@EPOCH:0", "a.1@EPOCH:1")
+			waiting := k.park(s, 0)
+			k.publishN("a.2", 3)
+			k.registry.Reload(Config{})
+			k.sweepOften(3 * time.Second)
+			k.publishN("a.2", 1)
+			k.publishN("a.1", 1)
+			waiting.wantFrames("gap(unfollowed a.20-0) a.12")
+			k.registry.End(s)
+			s = stateless(k, "a.*@EPOCH:0", "a.1@EPOCH:2")
+			require.Equal(k, "a.21 a.22 a.23 a.24", k.poll(s, 0), "the next poll follows it")
+			k.registry.End(s)
+		})
+	})
+	t.Run("made again", func(t *testing.T) {
+		story(t, broker.Config{HistoryAge: time.Second}, Config{PatternBytes: room(1, "a.1")}, func(k *kit) {
+			k.publishN("a.1", 1)
+			s := stateless(k, "a.*@EPOCH:0", "a.1@EPOCH:1")
+			waiting := k.park(s, 0)
+			k.publishN("a.2", 3)
+			time.Sleep(2 * time.Second)
+			k.broker.Sweep(time.Now())
+			require.Zero(k, s.subs.len(), "both are forgotten")
+			k.publishN("a.2", 1)
+			waiting.wantFrames("gap(unfollowed a.20-0) a.24")
+			k.registry.End(s)
+		})
 	})
 }
 

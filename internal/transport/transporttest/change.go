@@ -93,7 +93,7 @@ func moreTopicsThanFit(s *scene) {
 	s.say("p.3", 1)
 	s.say("p.1", 2)
 	came := map[string]int{}
-	for range 2 { // a poll without a session has the gap last
+	for range 2 { // a poll without a session has the gap only with another frame
 		c, err := sub.Next()
 		if err != nil && isAway(sub) {
 			s.wantsProblem(err, wire.CodeTooManySubscriptions) // it has one frame at a time, and so cannot have the gap
