@@ -217,12 +217,12 @@ func (s *Session) followMore(search *broker.Search, now time.Time) {
 // followAgainLocked follows a topic that a pattern matches. It reports false if the topic has to
 // wait. No message is missed between the gap and the first offer: that waits for the session's lock.
 func (s *Session) followAgainLocked(topic string) bool {
+	if !s.fitsLocked(topic, 0) || s.unfollowedGapsLocked() >= maxUnfollowedGaps {
+		return false // first: startLocked takes long, and most topics do not fit
+	}
 	start, p := s.startLocked(topic)
 	if p == nil { // its pattern was removed
 		return true
-	}
-	if !s.fitsLocked(topic, 0) || s.unfollowedGapsLocked() >= maxUnfollowedGaps {
-		return false
 	}
 	sub := newSubscription(s, start, false)
 	j, exists, err := s.registry.broker.JoinIfThere(start, false, sub)
