@@ -270,13 +270,15 @@ func (r *Registry) Sweep(now time.Time) {
 	var search *broker.Search // one for all, so that a call of Sweep takes only some milliseconds for it
 	r.sessions.visitDue(now, func(s *Session) time.Time {
 		next, idle, more := s.visit(now)
+		if more && search == nil {
+			search = r.newSearch()
+		}
 		switch {
 		case idle:
 			r.end(s, inactiveProblem, endedInactive)
-		case more && search == nil:
-			search = r.newSearch()
-			s.followMore(search, now)
-		case more && !search.IsSpent():
+		case more && search.IsSpent():
+			next = now // the next call has it before those that have searched
+		case more:
 			s.followMore(search, now)
 		}
 		return next

@@ -17,6 +17,7 @@ type matched struct {
 	topics     int           // that the session follows
 	bytes      int           // of them; see broker.BytesOf
 	unfollowed int           // topics left out, at least; some may have been forgotten since
+	came       int           // topics left out since the last search began
 	least      int           // bytes of the smallest of these
 	searched   time.Duration // after Session.opened: when the session last searched
 }
@@ -27,6 +28,7 @@ func (m *matched) leaveOut(topic string) {
 		m.least = bytes
 	}
 	m.unfollowed++
+	m.came++
 }
 
 // count adds a topic, or removes it with n = -1.
@@ -133,7 +135,7 @@ func (s *Session) dropNoticesLocked() {
 		return n.sub.dropped || n.isUnfollowed() && !wire.IsPattern(n.gap.Topic) && !anyMatches(s.patterns, n.gap.Topic)
 	})
 	if len(s.patterns) == 0 && s.matched != nil {
-		s.matched.unfollowed = 0
+		s.matched.unfollowed, s.matched.came = 0, 0
 	}
 }
 
@@ -182,8 +184,8 @@ func (s *Session) followMore(search *broker.Search, now time.Time) {
 		s.mu.Unlock()
 		return
 	}
-	s.matched.searched = now.Sub(s.opened)
-	before, patterns := s.matched.unfollowed, slices.Collect(maps.Keys(s.patterns))
+	s.matched.searched, s.matched.came = now.Sub(s.opened), 0
+	patterns := slices.Collect(maps.Keys(s.patterns))
 	s.mu.Unlock()
 
 	var topics []string // without the lock: fan-outs go on
@@ -200,7 +202,7 @@ func (s *Session) followMore(search *broker.Search, now time.Time) {
 	if s.ended != nil {
 		return
 	}
-	came := max(0, s.matched.unfollowed-before) // meanwhile
+	came := s.matched.came // meanwhile
 	s.matched.unfollowed = 0
 	for _, topic := range topics {
 		if s.unsubscribedLocked(topic) && s.forbidden().Find(topic) == nil && !s.followAgainLocked(topic) {

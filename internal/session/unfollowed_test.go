@@ -390,6 +390,40 @@ func TestSweepsSearchLittle(t *testing.T) {
 	})
 }
 
+// The patterns of some sessions take all of a search each time, and match nothing. Another session
+// has its turn all the same.
+func TestSearchesWithoutEndLeaveTurnsToOthers(t *testing.T) {
+	cfg := Config{PatternBytes: 1, Subscriptions: 1, InactivityTimeout: 24 * time.Hour}
+	story(t, broker.Config{}, cfg, func(k *kit) {
+		cfg.PatternBytes = room(1, "v.1")
+		for i := range 2000 {
+			k.publish(fmt.Sprintf("a.%04d.x", i))
+		}
+		var all []*Session
+		for range 100 {
+			s, _ := k.openAll("b.*")
+			_, err := s.Change(nil, []string{"b.*"}, nil)
+			require.NoError(k, err)
+			s.patterns = map[string]*pattern{"a.*.y": {session: s, name: "a.*.y"}} // a request with it is refused
+			all = append(all, s)
+		}
+		slow, _ := k.openAll("v.*")
+		k.publishN("v.1", 1)
+		k.registry.Reload(cfg)
+		for range 300 {
+			for _, s := range all {
+				s.mu.Lock()
+				s.matched.leaveOut("t") // as after each search that does not end
+				s.searchLaterLocked()
+				s.mu.Unlock()
+			}
+			time.Sleep(time.Second)
+			k.registry.Sweep(time.Now())
+		}
+		require.Equal(k, 1, slow.subs.len())
+	})
+}
+
 // A session whose topics do not fit, without a poll: its visits come in time.
 func TestASessionWithoutAPollFollowsAgain(t *testing.T) {
 	story(t, broker.Config{HistoryAge: time.Second}, Config{PatternBytes: room(1, "a.1"), InactivityTimeout: time.Hour}, func(k *kit) {

@@ -19,6 +19,7 @@ type wheel struct {
 	grain  time.Duration // length of a slot; immutable
 	at     atomic.Int64  // newest slot that visitDue has come to
 	visits sync.Mutex    // held by visitDue
+	first  int           // part that visitDue begins with next; guarded by visits
 	parts  [64]part
 }
 
@@ -120,6 +121,7 @@ func (l *link) unlink() {
 
 // visitDue calls visit for every session that is due, without holding a lock. visit
 // returns when the next visit is due, unless visitBy has set an earlier time meanwhile.
+// Each call begins with the next part: visits may share what is not enough for all.
 func (w *wheel) visitDue(now time.Time, visit func(*Session) (next time.Time)) {
 	w.visits.Lock()
 	defer w.visits.Unlock()
@@ -128,8 +130,9 @@ func (w *wheel) visitDue(now time.Time, visit func(*Session) (next time.Time)) {
 	w.at.Store(to) // before the visits: what is scheduled from now on waits for the next call
 	from = max(from, to-wheelSlots+1)
 	var due []*Session
+	w.first = (w.first + 1) % len(w.parts)
 	for i := range w.parts {
-		p := &w.parts[i]
+		p := &w.parts[(w.first+i)%len(w.parts)]
 		due = due[:0]
 		p.mu.Lock()
 		for slot := from; slot <= to; slot++ {
