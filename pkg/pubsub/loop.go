@@ -231,8 +231,7 @@ func (l *loop) accept(content wire.Content) {
 	}
 	// The subscription has ended, which is news even if the topic has no more messages.
 	forbidden := item.Gap != nil && item.Gap.Reason == wire.GapForbidden
-	leftOut := item.Gap != nil && item.Gap.IsLeftOut() // the same, for as long as the topic does not fit
-	if !forbidden && !leftOut && mark.has(item) {
+	if !forbidden && mark.has(item) {
 		l.answer.repeated = true
 		return
 	}
@@ -247,7 +246,7 @@ func (l *loop) accept(content wire.Content) {
 		l.answer.renumbered = true
 	}
 	l.waiting = append(l.waiting, received{item, mark})
-	if leftOut && met && !wire.IsPattern(item.Gap.Topic) {
+	if met && item.Gap != nil && item.Gap.IsLeftOut() && !wire.IsPattern(item.Gap.Topic) {
 		l.s.forget(mark) // there may be any number of such topics
 	} else {
 		mark.received = item.Position()

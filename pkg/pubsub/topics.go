@@ -31,13 +31,15 @@ type topicMark struct {
 
 // has reports whether the topic's subscriber already has the item: it is at or
 // below the position, in the same epoch. Only a gap "restarted" leads back: the
-// topic's numbering is behind the position, so the gap starts where we are.
+// topic's numbering is behind the position, so the gap starts where we are. A gap that
+// says that the topic is left out is news even where we are.
 func (m *topicMark) has(item Item) bool {
 	position := item.Position()
 	if position.Epoch != m.received.Epoch || position.Offset > m.received.Offset {
 		return false
 	}
-	return item.Gap == nil || item.Gap.Reason != wire.GapRestarted || item.Gap.After != m.received
+	news := item.Gap != nil && (item.Gap.Reason == wire.GapRestarted || item.Gap.IsLeftOut())
+	return !news || item.Gap.After != m.received
 }
 
 // resume returns where a new session or poll begins.

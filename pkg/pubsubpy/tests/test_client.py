@@ -427,6 +427,11 @@ async def test_what_comes_again_is_left_out(daemon: RunDaemon) -> None:
             subscription._take(decode(line), len(line))
         five, gap, three = await take(subscription, 3)
         assert (five.data, gap.reason, three.data) == (5, "restarted", 3) and not subscription._queue
+        left = '{"gap":{"topic":"a","reason":"unfollowed","after":"a@k3:%d","position":"a@k3:%d"}}'
+        for line in (left % (2, 2), left % (3, 3)):
+            subscription._take(decode(line), len(line))
+        (gap,) = await take(subscription, 1)
+        assert str(gap.position) == "a@k3:3" and not subscription._queue, "only the second is news"
 
 
 async def test_patterns(daemon: RunDaemon) -> None:

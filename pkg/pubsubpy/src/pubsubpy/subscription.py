@@ -439,7 +439,7 @@ class Subscription(Generic[ItemT]):
             return wanted
         if not isinstance(item, Gap):
             return False
-        # Only these gaps lead back, or nowhere: the topic's numbering is behind the position, or the subscription ended.
-        if item.reason == "restarted":
-            return item.after == came
-        return wanted and (item.reason == "forbidden" or item.is_left_out)
+        # Only these gaps lead back, or nowhere: the topic's numbering is behind the position, or nothing of it follows.
+        if item.reason == "restarted" or item.is_left_out:
+            return wanted and item.after == came
+        return wanted and item.reason == "forbidden"
