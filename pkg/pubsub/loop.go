@@ -246,10 +246,9 @@ func (l *loop) accept(content wire.Content) {
 		l.answer.renumbered = true
 	}
 	l.waiting = append(l.waiting, received{item, mark})
-	if met && item.Gap != nil && item.Gap.IsLeftOut() && !wire.IsPattern(item.Gap.Topic) {
-		l.s.forget(mark) // there may be any number of such topics
-	} else {
-		mark.received = item.Position()
+	mark.received = item.Position()
+	if item.Gap != nil && item.Gap.IsLeftOut() && !mark.named && !wire.IsPattern(item.Gap.Topic) {
+		l.s.forget(mark) // there may be any number of such topics; if it fits later, it begins with its first message
 	}
 	l.answer.useful = true
 	if !l.answer.renumbered {

@@ -86,3 +86,31 @@ func TestPositionsThatAnswerStarts(t *testing.T) {
 		require.Equal(t, c.ok, checkPositions(http.StatusOK, starts, positions) == nil, "%v %v", c.starts, c.positions)
 	}
 }
+
+// A pattern matches so many topics that most are left out, now this one, now that one. A client
+// that kept their positions would name more than the daemon takes.
+func TestPositionsOfTopicsThatAreLeftOutAreForgotten(t *testing.T) {
+	list, err := newTopicList([]wire.Start{Now("a.*"), Now("b")})
+	require.NoError(t, err)
+	l := &loop{s: newSubscription(list, nil), stay: countingStay{}, answer: &answer{}}
+	left := func(at string) wire.Content {
+		p := position(t, at)
+		return wire.Content{Gap: &wire.Gap{Topic: p.Topic, Reason: wire.GapUnfollowed, After: p, Position: p}}
+	}
+	l.accept(wire.Content{Message: &wire.Message{Position: position(t, "a.1@k3:5")}})
+	require.Len(t, l.s.topics.starts(), 3)
+	l.accept(left("a.1@k3:7")) // it was forgotten and made again
+	l.accept(left("a.2@k3:7"))
+	l.accept(left("a.*@k3:2"))
+	l.accept(left("b@k3:2")) // the answer is older than the change in which the program named it
+	starts := l.s.topics.starts()
+	require.Len(t, starts, 2)
+	require.Equal(t, "a.*", starts[0].Topic)
+	require.Equal(t, "b", starts[1].Topic)
+	require.Len(t, l.waiting, 5)
+}
+
+// A countingStay is a stay of which nothing is asked.
+type countingStay struct{ stay }
+
+func (countingStay) counted() {}

@@ -32,8 +32,8 @@ type Gap struct {
 }
 
 // IsLeftOut reports whether the gap says that no message of the topic follows, because it does not
-// fit into the session, or none of some topics of the pattern. A client that has no position of the
-// topic does not keep that of the gap.
+// fit into the session, or none of some topics of the pattern. A client forgets its position of a
+// topic that only a pattern matches.
 func (g Gap) IsLeftOut() bool { return g.Reason == GapUnfollowed && g.After == g.Position }
 
 // String says in a sentence what is missing.

@@ -518,6 +518,10 @@ async def test_topics_of_a_pattern_that_do_not_fit_are_gaps(daemon: RunDaemon) -
             (gap, message) = await take(subscription, 2)
             assert isinstance(gap, Gap) and (gap.topic, gap.is_left_out) == ("chat.*", True)
             assert data_of([message]) == ["again"]
+            left_out = '{"gap":{"topic":"chat.2","reason":"unfollowed","after":"chat.2@k3:7","position":"chat.2@k3:7"}}'
+            subscription._take(decode(left_out), len(left_out))  # as when it was forgotten and created again
+            await take(subscription, 1)
+            assert sorted(position.topic for position in subscription.positions) == ["chat.*", "chat.1"]
 
 
 async def test_own_messages_are_left_out(daemon: RunDaemon) -> None:

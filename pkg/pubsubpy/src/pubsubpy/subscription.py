@@ -410,10 +410,10 @@ class Subscription(Generic[ItemT]):
         self._count += 1
         if not self._is_new(frame):
             return
-        self._useful = True
-        # There may be any number of topics that do not fit: the server leaves them out.
-        if self._came.get(frame.topic) or not (isinstance(frame, Gap) and frame.is_left_out):
-            self._came[frame.topic] = frame.position
+        self._came[frame.topic], self._useful = frame.position, True
+        # There may be any number of topics that are left out. If one fits later, it begins with its first message.
+        if isinstance(frame, Gap) and frame.is_left_out and frame.topic not in self._names:
+            del self._came[frame.topic]
         if not (self._own and isinstance(frame, Message) and (frame.id or "").startswith(self._own)):
             self._put(frame, size)
         elif frame.topic not in self._waiting:
