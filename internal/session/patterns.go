@@ -35,7 +35,9 @@ func (p *pattern) Made(topic string) {
 		return
 	}
 	start, best := s.startLocked(topic)
-	if !s.fitsLocked(topic, 0) {
+	// A stateless poll may have left out this topic before it was forgotten, and have no space for the
+	// gap that says so. The next poll begins with the first message in the history.
+	if !s.fitsLocked(topic, 0) || s.number == 0 && s.unfollowedLocked() > 0 {
 		if p == best { // each of its patterns is called
 			s.leaveOutLocked(p, topic)
 		}
