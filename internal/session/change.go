@@ -308,12 +308,15 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 	if covering != nil && !s.registry.broker.Has(start.Topic) { // it takes no room
 		return forgotten, nil
 	}
+	most, named := s.registry.cfg.Load().Subscriptions, s.namedLocked()+c.named+1
+	fits := of == nil || s.fitsLocked(start.Topic, c.bytes)
+	if resumes := c.covers != nil && len(c.covers[i]) > 0; !fits && !resumes { // a client may name a topic that its pattern leaves out
+		of, fits = nil, true
+	}
 	switch {
-	case of == nil:
-		if most, n := s.registry.cfg.Load().Subscriptions, s.namedLocked()+c.named+1; n > most {
-			return wire.Position{}, tooMany(most, n)
-		}
-	case !s.fitsLocked(start.Topic, c.bytes):
+	case of == nil && named > most:
+		return wire.Position{}, tooMany(most, named)
+	case !fits:
 		c.leaveOutLocked(strings.Clone(start.Topic), of)
 		if start.From == wire.FromPosition { // the client keeps it
 			return wire.Position{Topic: strings.Clone(start.Topic), Epoch: strings.Clone(start.Epoch), Offset: start.After}, nil

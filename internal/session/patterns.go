@@ -35,21 +35,20 @@ func (p *pattern) Made(topic string) {
 		return
 	}
 	start, best := s.startLocked(topic)
+	var sub *subscription
 	// A stateless poll may have left out this topic before it was forgotten, and have no space for the
 	// gap that says so. The next poll begins with the first message in the history.
-	if !s.fitsLocked(topic, 0) || s.number == 0 && s.unfollowedLocked() > 0 {
-		if p == best { // each of its patterns is called
-			s.leaveOutLocked(p, topic)
-		}
-		return
+	fits := s.fitsLocked(topic, 0) && (s.number != 0 || s.unfollowedLocked() == 0)
+	if fits {
+		var err error
+		sub, err = s.joinExisting(start, true)
+		fits = err == nil // else the daemon has no room for it
 	}
-	sub, err := s.joinExisting(start, true)
 	switch {
-	case err != nil:
-		s.endLocked(problem.New(wire.CodeSessionEnded, "open a session from your positions later",
-			"subscribing to a new topic that matches %s failed: %v", wire.Quote(p.name), err), endedTopics)
 	case sub != nil:
 		s.adoptLocked(sub)
+	case !fits && p == best: // each of its patterns is called
+		s.leaveOutLocked(p, topic)
 	}
 }
 

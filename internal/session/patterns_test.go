@@ -100,18 +100,19 @@ func TestTopicsOfAPatternCanBeForgottenAndCreatedAgain(t *testing.T) {
 }
 
 // The daemon is full, and a topic would be one subscription more.
-func TestASessionWithoutRoomForATopicInTheDaemonEnds(t *testing.T) {
-	story(t, broker.Config{MaxSubscriptions: 2}, Config{}, func(k *kit) {
+func TestASessionLeavesOutATopicForWhichTheDaemonHasNoRoom(t *testing.T) {
+	story(t, broker.Config{MaxSubscriptions: 2}, Config{InactivityTimeout: time.Hour}, func(k *kit) {
 		s, _ := k.openAll("job.*")
 		k.publishN("job.1", 1)
 		k.publishN("job.2", 1)
 		require.Equal(k, "job.11 job.21", k.poll(s, 0))
-		waiting := k.park(s, 2)
 		k.publishN("job.3", 1)
-		ended := waiting.wantProblem(wire.CodeSessionEnded)
-		require.Contains(k, ended.Detail, "limits.all_subscriptions")
-		require.Equal(k, []string{"job.*:0", "job.1:1", "job.2:1"}, texts(ended.Positions))
-		require.Empty(k, k.followers("job.1"))
+		require.Equal(k, "gap(unfollowed job.30-0)", k.poll(s, 2))
+		k.broker.Reload(broker.Config{MaxSubscriptions: 3}, time.Now())
+		k.sweepOften(3 * time.Second)
+		k.publishN("job.3", 1)
+		require.Equal(k, "gap(unfollowed job.30-1) job.32", k.poll(s, 3))
+		require.Equal(k, 0, s.Unfollowed())
 	})
 }
 

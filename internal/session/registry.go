@@ -236,7 +236,7 @@ const (
 	endedInactive = "inactive"
 	endedDraining = "draining"
 	endedSlow     = "slow"    // it fell behind on a topic with the policy disconnect
-	endedTopics   = "topics"  // the daemon has no room for a topic that its patterns match, or too many topics were forbidden
+	endedTopics   = "topics"  // too many topics were forbidden
 	endedRevoked  = "revoked" // its grant was revoked, or an operator or the application ended it
 )
 

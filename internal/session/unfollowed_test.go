@@ -479,3 +479,22 @@ func TestAClientNamesAsManyTopicsAsFitTwice(t *testing.T) {
 		require.ErrorIs(k, err, problem.New(wire.CodeTooManySubscriptions, "", ""))
 	})
 }
+
+// A client that names a topic gets it, although its pattern leaves it out.
+func TestAClientMayNameATopicThatItsPatternLeavesOut(t *testing.T) {
+	story(t, broker.Config{}, Config{PatternBytes: room(1, "a.1"), Subscriptions: 2, InactivityTimeout: time.Hour}, func(k *kit) {
+		s, _ := k.openAll("a.*")
+		k.publishN("a.1", 1)
+		k.publishN("a.2", 1)
+		k.publishN("a.3", 1)
+		require.Equal(k, "gap(unfollowed a.20-0) gap(unfollowed a.30-0) a.11", k.poll(s, 0))
+		positions, err := s.Change(k.starts("a.2"), nil, nil)
+		require.NoError(k, err)
+		require.Equal(k, []string{"a.2:1"}, texts(positions))
+		k.publishN("a.2", 1)
+		require.Equal(k, "a.22", k.poll(s, 3))
+		_, err = s.Change(k.starts("a.3@oldest"), nil, nil)
+		require.ErrorContains(k, err, "at most 2 topics and patterns in a session; got 3", "all names are in use")
+		require.Equal(k, "", k.poll(s, 4))
+	})
+}

@@ -33,7 +33,7 @@ const (
 	CodeInvalidPosition      Code = "invalid_position"       // a position cannot be read
 	CodeInvalidBody          Code = "invalid_body"           // the published body is not what its type says
 	CodeAckBeyondSent        Code = "ack_beyond_sent"        // the ack counts more frames than were sent
-	CodeTooManySubscriptions Code = "too_many_subscriptions" // the session would have more topics than allowed
+	CodeTooManySubscriptions Code = "too_many_subscriptions" // the client names more topics and patterns than allowed, or a pattern takes too long to search
 	CodeReservedTopic        Code = "reserved_topic"         // the topic belongs to the daemon
 	CodeUnauthorized         Code = "unauthorized"           // the request does not identify its sender
 	CodeTokenExpired         Code = "token_expired"          // the token has expired; send a new one
