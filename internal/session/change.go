@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -409,6 +410,9 @@ func (c *change) commitLocked() {
 	}
 	s.patterns = c.patterns
 	for topic := range c.leaving {
+		if sub := s.subs.get(topic); sub != nil {
+			sub.leaveLocked(time.Time{}) // a grace is for clients that come back
+		}
 		s.dropTopicLocked(topic)
 	}
 	if s.matched == nil && len(s.patterns) > 0 {

@@ -16,8 +16,8 @@ import (
 // a member again. A session of one poll or connection has its client until it ends.
 type Presence interface {
 	// Joined says that a session makes its client a member of a topic, and Left that it no longer
-	// does. The client left at the given time: when the session ended or unsubscribed or, if it had
-	// no reader then, when it last had one. Renewed says that the session has another token. m has
+	// does. The client left at the given time: when the session ended or, if it had no reader then, when
+	// it last had one. Zero: it has unsubscribed, so no grace holds. Renewed says that the session has another token. m has
 	// the session's subject and the name of its client; both may be empty. issued is when the token
 	// was issued; zero: there is none. They run under the session's lock, so they must not block or
 	// call back.
@@ -49,17 +49,21 @@ func (sub *subscription) appearLocked() {
 	}
 }
 
-// disappearLocked ends one session's stay on the topic.
+// disappearLocked ends one session's stay on the topic when the topic's grace has passed.
 func (sub *subscription) disappearLocked() {
-	if !sub.present {
-		return
-	}
-	sub.present = false
 	at := time.Now()
 	if s := sub.session; !s.isReadLocked() {
 		at = s.lastReadLocked()
 	}
-	sub.session.registry.presence.Left(sub.joined.Topic(), sub.session.member(), at)
+	sub.leaveLocked(at)
+}
+
+// leaveLocked ends one session's stay on the topic, from which it has been away since the given time.
+func (sub *subscription) leaveLocked(since time.Time) {
+	if sub.present {
+		sub.present = false
+		sub.session.registry.presence.Left(sub.joined.Topic(), sub.session.member(), since)
+	}
 }
 
 // isReadLocked reports whether the session has a reader. One for a poll or a connection has it

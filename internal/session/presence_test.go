@@ -32,7 +32,11 @@ func (h *heardPresence) Renewed(topic string, m wire.Member, issued time.Time) {
 }
 
 func (h *heardPresence) Left(topic string, m wire.Member, at time.Time) {
-	h.note("left", topic, m, " at "+at.Sub(h.begun).String())
+	when := " for good"
+	if !at.IsZero() {
+		when = " at " + at.Sub(h.begun).String()
+	}
+	h.note("left", topic, m, when)
 }
 
 func (h *heardPresence) Flush()          {}
@@ -90,7 +94,7 @@ func TestPresenceLearnsWhoJoinsAndLeavesOnce(t *testing.T) {
 		time.Sleep(time.Second)
 		k.registry.End(s)
 		s.reappear()
-		heard.wants(k, "ann joined chat.a/c1 {}", "ann left chat.a/c1 {} at 1m0s", "ann joined chat.b/c1 {}", "ann left chat.b/c1 {} at 1m1s")
+		heard.wants(k, "ann joined chat.a/c1 {}", "ann left chat.a/c1 {} for good", "ann joined chat.b/c1 {}", "ann left chat.b/c1 {} at 1m1s")
 	})
 }
 
@@ -197,7 +201,7 @@ func TestANewTopicOfAnAbsentClientHasNoMember(t *testing.T) {
 		_, err = s.Change(nil, []string{"chat.a", "chat.b", "chat.*"}, nil)
 		require.NoError(k, err)
 		k.sweep(2 * time.Second)
-		require.ElementsMatch(k, []string{"ann left chat.a/  at 16s", "ann left chat.b/  at 16s", "ann left chat.c/  at 16s"}, heard.heard)
+		require.ElementsMatch(k, []string{"ann left chat.a/  for good", "ann left chat.b/  for good", "ann left chat.c/  for good"}, heard.heard)
 	})
 }
 
