@@ -250,6 +250,35 @@ func (p *proxied) readsSocketOneByOne(path, topic string) {
 	s.Close()
 }
 
+// Below a prefix, beside an application, everything works as without it, and the log shows
+// the protocol's path.
+func TestNginxServesBelowAPrefix(t *testing.T) {
+	kind := proxyKinds[0]
+	require.Equal(t, "nginx", kind.name)
+	d := start(t, func(c *config.Config) {
+		c.Transport.MaxOutputDelay, c.Transport.MultipleTime = 20*time.Second, 20*time.Second
+		c.Transport.Heartbeat = time.Hour
+	})
+	p := startProxy(t, kind, []string{"# location /push/v1/ {", "location /push/v1/ {"}, d)
+	status, _ := p.get("/push/metrics")
+	require.Equal(t, http.StatusNotFound, status)
+	p.url += "/push"
+	session := p.open(`"stream"`)
+	p.publish("stream", "0")
+	p.readsOneByOne("/v1/sessions/"+session.Session+"/poll?ack=0&mode=stream", "stream")
+	p.readsEventsOneByOne("/v1/sse?topic=events", "events")
+	p.readsSocketOneByOne("/v1/ws?topic=socket", "socket")
+	require.Eventually(t, func() bool { // the proxy logs after the answer
+		said := p.output.String()
+		return strings.Contains(said, kind.logs) && strings.Contains(said, "GET /v1/ws 101")
+	}, surely, 10*time.Millisecond, p.output)
+	require.NotContains(t, p.output.String(), session.Session)
+	require.NoError(t, d.wait())
+	status, body := p.get("/v1/sse?topic=events")
+	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, "retry: 1500\n", body)
+}
+
 // The daemon compares a page's Origin with Host, so the proxy must pass both on.
 func TestAProxyPassesTheOriginOfAWebSocketOn(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
