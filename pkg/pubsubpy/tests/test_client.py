@@ -1070,3 +1070,20 @@ def test_bad_arguments_are_refused() -> None:
         assert "secret" not in str(refusal.value)
     with pytest.raises(ValueError, match="transports"):
         Client("http://127.0.0.1", transports=["sse"])
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_private_ca_is_trusted_for_all_transports(
+        daemon: RunDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str) -> None:
+    """localhost.pem is a CA, and a certificate of localhost, with its key."""
+    files = tmp_path / "localhost.pem"
+    files.write_text((Path(__file__).parent / "localhost.pem").read_text())
+    files.chmod(0o600)
+    monkeypatch.setenv("SSL_CERT_FILE", str(files))
+    states: list[State] = []
+    async with daemon(f"--tls-cert={files}", f"--tls-key={files}") as server:
+        url = f"https://localhost:{server.port}"
+        async with Client(url, transports=[transport], on_state=states.append) as client, client.subscribe("a") as subscription:
+            await client.publish("a", 1)
+            assert data_of(await take(subscription, 1)) == [1]
+    assert {state.name for state in states} == {"open", "closed"}, states

@@ -148,8 +148,8 @@ class Server:
 
     def __init__(self, url: str, token: Token | None, context: ssl.SSLContext | None) -> None:
         self.limits: dict[str, int] = {}  # as the server told last; empty until then
-        self._asking, self._ssl = asyncio.Lock(), context
-        self._http = httpx.AsyncClient(base_url=address(url), verify=context or True, headers={"User-Agent": "pubsubpy"},
+        self._asking, self._ssl = asyncio.Lock(), context or httpx.create_ssl_context()
+        self._http = httpx.AsyncClient(base_url=address(url), verify=self._ssl, headers={"User-Agent": "pubsubpy"},
                                        limits=httpx.Limits(max_connections=None, max_keepalive_connections=20))
         self._leaving: set[asyncio.Task[None]] = set()
         self.use(token)
