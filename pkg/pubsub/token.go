@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,9 +15,17 @@ import (
 
 // WithToken makes the Client send a bearer token, or an API key, with every request. When it
 // expires or is revoked, subscriptions end. To go on, subscribe with a new Client, After the
-// Positions of the subscription. Default: none.
+// Positions of the subscription. White space around the token, such as the last newline of a file, is
+// removed. New refuses a token that is empty or has other characters than visible ASCII.
+// Default: none.
 func WithToken(token string) Option {
-	return WithTokenSource(func(context.Context) (string, error) { return token, nil })
+	return func(c *Client) error {
+		token, err := trimToken(token)
+		if err != nil {
+			return err
+		}
+		return WithTokenSource(func(context.Context) (string, error) { return token, nil })(c)
+	}
 }
 
 // WithTokenSource makes the Client call source for a bearer token: before the first request,
@@ -28,8 +37,8 @@ func WithToken(token string) Option {
 // others continue.
 //
 // One goroutine at a time calls source. Nothing waits for it while the token in use has not been
-// refused. If source returns an error, the request fails, and a subscription retries. source must
-// return soon after ctx ends: Close waits for it.
+// refused. If source returns an error, or what WithToken would refuse, the request fails, and a
+// subscription retries. source must return soon after ctx ends: Close waits for it.
 func WithTokenSource(source func(ctx context.Context) (string, error)) Option {
 	return func(c *Client) error {
 		if source == nil {
@@ -73,6 +82,9 @@ func (t *tokens) get(ctx context.Context, refused string) (string, error) {
 		return token, nil
 	}
 	token, err := t.source(ctx)
+	if err == nil {
+		token, err = trimToken(token)
+	}
 	if err != nil {
 		return refused, &tokenError{fmt.Errorf("get a token: %w", err)}
 	}
@@ -86,6 +98,15 @@ func (t *tokens) current() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.token
+}
+
+// trimToken returns the token without white space around it, or an error that does not quote it.
+func trimToken(token string) (string, error) {
+	token = strings.TrimSpace(token)
+	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errors.New(`the token must be text of visible ASCII characters, and not empty: no spaces, no "Bearer"`)
+	}
+	return token, nil
 }
 
 // renewed returns a new token in place of the one in use.

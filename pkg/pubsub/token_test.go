@@ -81,6 +81,53 @@ func TestAnErrorOfTheSourceMeansThatNothingWasPublished(t *testing.T) {
 	require.Empty(t, g.came)
 }
 
+// badTokens are what no header may carry.
+var badTokens = []string{"", " \n", "psk_secret\nX-Other: 1", "psk_secret psk_other", "Bearer psk_secret", "psk_s\u00e9cret", "psk_secret\x00", "psk_secret\xff"}
+
+func TestWhiteSpaceAroundATokenIsRemoved(t *testing.T) {
+	for _, token := range []string{"new\n", " new\r\n", "\tnew\u00a0", "new"} {
+		for _, option := range []Option{WithToken(token), tokensInTurn(token)} {
+			g := newGate(t)
+			require.NoError(t, g.publish(t, option))
+			require.Equal(t, []string{"Bearer new 1"}, g.came)
+		}
+	}
+}
+
+func TestWhatCannotBeATokenIsRefusedAndNotQuoted(t *testing.T) {
+	for _, token := range badTokens {
+		_, err := New("http://127.0.0.1:1", WithToken(token))
+		require.ErrorContains(t, err, "visible ASCII")
+		require.NotContains(t, err.Error(), "psk")
+
+		g := newGate(t)
+		err = g.publish(t, tokensInTurn(token, "new"))
+		require.ErrorContains(t, err, `publish "a": get a token: the token must be`)
+		require.NotContains(t, err.Error(), "psk")
+		require.False(t, isUnknown(err))
+		require.Empty(t, g.came)
+	}
+}
+
+// A subscription calls a source again that returned no token.
+func TestASubscriptionAsksAgainForATokenThatCannotBeOne(t *testing.T) {
+	inEveryWay(t, func(t *testing.T, w way) {
+		var reasons []string
+		f := newFake()
+		c := serveFake(t, f)
+		require.NoError(t, tokensInTurn("", "psk_secret\n psk_other", "new")(c))
+		notify := WithRetryNotify(func(err error, _ time.Duration) { reasons = append(reasons, err.Error()) })
+		s := subscribe(t, c, []wire.Start{Now("a")}, append(w.options, notify)...)
+		f.publish("a", 1)
+		wantNext(t, s, "a@k3:1")
+		require.Len(t, reasons, 2)
+		for _, reason := range reasons {
+			require.Contains(t, reason, "get a token: the token must be")
+			require.NotContains(t, reason, "psk")
+		}
+	})
+}
+
 func TestATokenSourceIsNeeded(t *testing.T) {
 	_, err := New("http://127.0.0.1:1", WithTokenSource(nil))
 	require.ErrorContains(t, err, "omit the option")

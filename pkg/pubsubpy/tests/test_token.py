@@ -7,14 +7,16 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Daemon, proxied, until
+from conftest import Daemon, answered, proxied, until
 
 from pubsubpy import Client, Gap, Item, Message, PresenceChange, Problem, State, Subscription
 
@@ -325,3 +327,90 @@ async def test_a_history_needs_its_right(tmp_path: Path) -> None:
         async with Client(server.url, token=token(later, allow=["history"])) as reader:
             (message,) = (await reader.history("a")).items
             assert isinstance(message, Message) and (message.data, message.by) == (1, "ann")
+
+
+@asynccontextmanager
+async def scripted(*answers: bytes) -> AsyncIterator[tuple[str, list[str]]]:
+    """Runs a server of these answers, then of the last one. Yields its URL, and the tokens that come."""
+    came: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        (length,) = re.findall(rb"(?i)content-length: (\d+)", head) or [b"0"]
+        await reader.readexactly(int(length))
+        came.extend(re.findall("(?i)\r\nauthorization: (.*)\r\n", head.decode()))
+        writer.write(answers[min(len(came), len(answers)) - 1])
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", came
+
+
+PUBLISHED = answered(200, b'{"position":"a@k3:1","time":1}')
+BAD = ["", " \n", "psk_secret\nX-Other: 1", "psk_secret psk_other", "Bearer psk_secret", "psk_s\u00e9cret", "psk_secret\0", b"psk_secret"]
+
+
+@pytest.mark.parametrize("whole", ["psk_secret\n", " psk_secret\r\n", "\tpsk_secret\u00a0", "psk_secret"])
+@pytest.mark.parametrize("source", ["constant", "function", "set_token"])
+async def test_white_space_around_a_token_is_removed(source: str, whole: str) -> None:
+    async with scripted(PUBLISHED) as (url, came):
+        async with Client(url, token=whole if source == "constant" else lambda: whole) as client:
+            if source == "set_token":
+                client.set_token(whole)
+            await client.publish("a", 1)
+    assert came == ["Bearer psk_secret"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+async def test_what_cannot_be_a_token_is_refused_at_once(bad: Any) -> None:
+    async with scripted(PUBLISHED) as (url, came):
+        with pytest.raises(ValueError, match="visible ASCII") as refusal:
+            Client(url, token=bad)
+        assert "psk" not in "".join(traceback.format_exception_only(refusal.value)) and not refusal.value.__context__
+        async with Client(url, token="psk_good") as client:
+            with pytest.raises(ValueError, match="visible ASCII"):
+                client.set_token(bad)
+            await client.publish("a", 1)
+    assert came == ["Bearer psk_good"], "the token in use stays"
+
+
+@pytest.mark.parametrize("bad", [*BAD, None])
+async def test_a_function_that_returns_no_token_is_called_again(monkeypatch: pytest.MonkeyPatch, bad: Any) -> None:
+    """A subscription says so, and a publish waits. Neither shows what the function returned."""
+    monkeypatch.setattr("pubsubpy.subscription.backoff", lambda *_: 0.01)
+    monkeypatch.setattr("pubsubpy.client.backoff", lambda *_: 0.01)
+    calls, states = [0], list[State]()
+
+    async def source() -> Any:
+        calls[0] += 1
+        return "psk_good" if calls[0] > 4 else bad
+
+    async with scripted(PUBLISHED) as (url, came), Client(url, token=source, on_state=states.append) as client:
+        subscription = client.subscribe("a")
+        await until(lambda: sum(state.name == "waiting" for state in states) >= 2)
+        subscription.close()
+        assert calls[0] >= 2 and not came
+        calls[0] = 2
+        await client.publish("a", 1)
+        assert calls[0] == 5 and came == ["Bearer psk_good"]
+    reasons = [state.reason for state in states if state.name == "waiting"]
+    assert all(reason.startswith("token_failed: the token function returned no token: ") for reason in reasons)
+    assert not any("psk" in reason for reason in reasons)
+
+
+async def test_the_reason_does_not_quote_what_a_function_failed_to_read() -> None:
+    """repr of a UnicodeDecodeError has all bytes of the file."""
+    states: list[State] = []
+    async with Client("http://127.0.0.1:9", token=lambda: b"psk_secret\xff".decode(), on_state=states.append) as client:
+        client.subscribe("a")
+        await until(lambda: any(state.name == "waiting" for state in states))
+    assert "UnicodeDecodeError" in states[-2].reason and "psk" not in states[-2].reason
+
+
+async def test_a_function_that_returns_no_token_later_leaves_the_one_in_use() -> None:
+    """The server refuses a token, and the function gives a bad one before the next."""
+    tokens = rights("psk_old", "psk_secret psk_other", "psk_new")
+    problem = b'{"title":"Unauthorized","status":401,"code":"token_expired"}'
+    async with scripted(answered(401, problem), answered(401, problem), PUBLISHED) as (url, came), Client(url, token=tokens) as client:
+        await client.publish("a", 1)
+    assert came == ["Bearer psk_old", "Bearer psk_old", "Bearer psk_new"]

@@ -60,7 +60,8 @@ class Client(AbstractAsyncContextManager["Client"]):
     """Subscribes to topics of a pubsubd server, and publishes. Use it as `async with Client(url) as client`.
 
     token: a string, or a function (or coroutine function) that returns one. The client calls the function
-    again when most of the token's time is over, and when the server refuses the token. queue: how many items
+    again when most of the token's time is over, and when the server refuses the token. White space around a
+    token does not matter. Raises ValueError for a string that cannot be a token. queue: how many items
     may wait in each subscription. max_pending: how many publishes may wait while the server is away.
     transports: those to try, in order. on_state: called with each new State of a subscription; what it raises
     goes to the exception handler of the event loop. ssl: a context for https.
@@ -89,7 +90,10 @@ class Client(AbstractAsyncContextManager["Client"]):
         await self._server.close()
 
     def set_token(self, token: Token) -> None:
-        """Takes another token, or a function that returns one, from now on. Open subscriptions continue with it."""
+        """Takes another token, or a function that returns one, from now on. Open subscriptions continue with it.
+
+        Raises ValueError for a string that cannot be a token.
+        """
         self._server.use(token)
 
     def subscribe(self, topics: str | Iterable[str], *, start: Start = "now", max_rate: str = "",

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import random
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -126,6 +127,14 @@ def address(url: str) -> httpx.URL:
     raise ValueError(f"the URL must begin with http:// or https://, and have a host and nothing after the path; got {url!r}")
 
 
+def bearer(token: object) -> dict[str, str]:
+    """Returns the header with a token, without white space around it. Raises ValueError, which does not quote the token."""
+    text = token.strip() if isinstance(token, str) else ""
+    if not re.fullmatch("[!-~]+", text):
+        raise ValueError('the token must be text of visible ASCII characters, and not empty: no spaces, no "Bearer"')
+    return {"Authorization": f"Bearer {text}"}
+
+
 class Socket(ClientConnection):
     """A WebSocket that tells when bytes come. It follows no redirect: the token is for this server."""
 
@@ -147,12 +156,12 @@ class Server:
     """The server at a URL: sends requests, and asks for a new token when one is refused."""
 
     def __init__(self, url: str, token: Token | None, context: ssl.SSLContext | None) -> None:
+        self.use(token)
         self.limits: dict[str, int] = {}  # as the server told last; empty until then
         self._asking, self._ssl = asyncio.Lock(), context or httpx.create_ssl_context()
         self._http = httpx.AsyncClient(base_url=address(url), verify=self._ssl, headers={"User-Agent": "pubsubpy"},
                                        limits=httpx.Limits(max_connections=None, max_keepalive_connections=20))
         self._leaving: set[asyncio.Task[None]] = set()
-        self.use(token)
 
     async def close(self) -> None:
         await asyncio.gather(*self._leaving)
@@ -163,9 +172,9 @@ class Server:
         return min(max(self.limits.get(limit, 0) / 1000, 0.0), 86_400.0) or default
 
     def use(self, token: Token | None) -> None:
-        """Takes another token, or another function that returns one."""
+        """Takes another token, or another function that returns one. Raises ValueError if it cannot be a token."""
+        self._header = {} if token is None or callable(token) else bearer(token)
         self._source = token
-        self._header = {"Authorization": f"Bearer {token}"} if isinstance(token, str) and token else {}
 
     async def authorize(self, refused: Mapping[str, str] | None = None) -> dict[str, str]:
         """Returns the header with the token in use. If that is `refused`, gets a new token first.
@@ -181,9 +190,13 @@ class Server:
                     except (Exception, asyncio.CancelledError) as error:
                         if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
                             raise
-                        raise Problem("token_failed", f"the token callback failed: {error!r}") from error
+                        raise Problem("token_failed", f"the token function failed: {type(error).__name__}: {error}") from error
+                    try:
+                        header = bearer(token)
+                    except ValueError as error:
+                        raise Problem("token_failed", f"the token function returned no token: {error}") from None
                     if source is self._source:
-                        self._header = {"Authorization": f"Bearer {token}"}
+                        self._header = header
         return self._header
 
     @asynccontextmanager
