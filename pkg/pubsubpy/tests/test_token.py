@@ -414,3 +414,14 @@ async def test_a_function_that_returns_no_token_later_leaves_the_one_in_use() ->
     async with scripted(answered(401, problem), answered(401, problem), PUBLISHED) as (url, came), Client(url, token=tokens) as client:
         await client.publish("a", 1)
     assert came == ["Bearer psk_old", "Bearer psk_old", "Bearer psk_new"]
+
+
+async def test_a_publish_that_is_given_up_tells_why_it_waited() -> None:
+    async with scripted(answered(503, b"away")) as (url, came), Client(url, token="psk_secret") as client:
+        with pytest.raises(TimeoutError) as end:
+            async with asyncio.timeout(None) as limit:
+                second = asyncio.create_task(until(lambda: len(came) >= 2))
+                second.add_done_callback(lambda _: limit.reschedule(0.0))
+                await client.publish("a", 1)
+    shown = "".join(traceback.format_exception(end.value))
+    assert "The client retried after this: unexpected_answer: 503" in shown and "psk" not in shown

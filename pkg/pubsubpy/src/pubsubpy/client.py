@@ -268,21 +268,26 @@ class Client(AbstractAsyncContextManager["Client"]):
 
     async def _repeat(self, attempt: Callable[[Moment | None], Awaitable[T]], safe: bool = False) -> T:
         """Makes attempts until one succeeds or fails for good. Safe ones may be repeated at any time."""
-        lost, wait, tries = None, 0.0, 0  # lost: when the first attempt began whose outcome is unknown
-        while True:
-            await self._wait(lost, wait)
-            if lost and not self._server.limits:
-                with suppress(Problem):  # without the right to subscribe, the default counts
-                    self._server.leave((await self._server.begin([]))["session"])
-                await self._wait(lost, 0.0)
-            began = moment()
-            try:
-                return await attempt(lost)
-            except Problem as problem:
-                if not problem.transient:
-                    raise doubtful(problem) if lost else problem
-                lost = lost or (began if problem.uncertain and not safe else None)
-                wait, tries = max(problem.retry_after, backoff(tries)), tries + 1
+        lost, wait, tries, failed = None, 0.0, 0, ""  # lost: when the first attempt began whose outcome is unknown
+        try:
+            while True:
+                await self._wait(lost, wait)
+                if lost and not self._server.limits:
+                    with suppress(Problem):  # without the right to subscribe, the default counts
+                        self._server.leave((await self._server.begin([]))["session"])
+                    await self._wait(lost, 0.0)
+                began = moment()
+                try:
+                    return await attempt(lost)
+                except Problem as problem:
+                    if not problem.transient:
+                        raise doubtful(problem) if lost else problem
+                    lost = lost or (began if problem.uncertain and not safe else None)
+                    wait, tries, failed = max(problem.retry_after, backoff(tries)), tries + 1, str(problem)
+        except asyncio.CancelledError as cancelled:
+            if failed:
+                cancelled.add_note(f"The client retried after this: {failed}")
+            raise
 
     async def _wait(self, lost: Moment | None, seconds: float) -> None:
         """Waits before an attempt. Raises unknown if the server may have forgotten the key of a publish when it is repeated."""
