@@ -49,7 +49,7 @@ export interface Host {
 /** What several want together: a name begins where all want it to, and has a rate if they agree on it. */
 export declare function merge(all: Iterable<[string, Want]>): Map<string, Want>;
 /** Where names go on: at their positions, with those of all topics that their patterns match, else where they begin. */
-export declare function resume(names: string[], positions: Map<string, string>, begin: (name: string) => string[]): string[];
+export declare function resume(names: string[], positions: Map<string, string>, begin: (name: string) => string[] | undefined): string[];
 interface Options {
     transports: Transport[];
     WebSocket?: typeof WebSocket | undefined;

@@ -287,7 +287,7 @@ export class Client {
     if (state.state === "idle") state = this.#publishing ?? state;
     if (this.#closed || JSON.stringify(state) === JSON.stringify(this.#now)) return;
     this.#now = state;
-    for (const l of this.#listeners) void tell(l, state);
+    this.#listeners.forEach((l) => tell(l, state));
   }
 
   #life = new AbortController();

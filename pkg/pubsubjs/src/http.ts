@@ -73,7 +73,7 @@ export function retryable(e: unknown): boolean {
 }
 
 /** Reports whether the session cannot go on: a new one begins from the positions. */
-export const isLost = (e: unknown) => /session_|stale_ack|poll_replaced|ack_beyond|draining|invalid_frame/.test((e as Problem).code);
+export const isLost = (e: unknown) => /session_|ack|poll_replaced|draining|invalid_frame/.test((e as Problem).code);
 
 /** Reports whether the server will refuse the request again. What a proxy answers may pass: it answers 404 while the server is replaced. */
 export const isFinal = (e: unknown) => !retryable(e) && !isForeign(e) && !isLost(e);

@@ -90,10 +90,11 @@ export class Publisher {
       if (this.#life.signal.aborted) throw closed();
       if (id) {
         this.#given.add(id);
-        if (this.#given.size > mostQueued) this.#given.delete(this.#given.values().next().value!);
+        const [oldest] = this.#given;
+        if (this.#given.size > mostQueued) this.#given.delete(oldest!);
       }
       const body = encodeMessage(payload, { ...rest, topic, id: id ?? this.#own + this.#count++ });
-      const abort = () => p.settle(maybe({ code: "aborted", message: "aborted" }));
+      const abort = () => p.settle(maybe(new Problem("aborted", "aborted")));
       const p: Pending = {
         body,
         size: JSON.stringify(body).length,
@@ -219,4 +220,4 @@ export class Publisher {
 const closed = () => new Problem("closed", "the client was closed");
 const maybe = ({ code, message, status }: { code: string; message: string; status?: number }) =>
   new Problem(code, message + "; the message may have been published", status);
-const unknown = () => maybe({ code: "unknown", message: "no answer in time" });
+const unknown = () => maybe(new Problem("unknown", "no answer in time"));

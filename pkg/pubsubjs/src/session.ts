@@ -80,11 +80,11 @@ export function merge(all: Iterable<[string, Want]>): Map<string, Want> {
 }
 
 /** Where names go on: at their positions, with those of all topics that their patterns match, else where they begin. */
-export function resume(names: string[], positions: Map<string, string>, begin: (name: string) => string[]): string[] {
+export function resume(names: string[], positions: Map<string, string>, begin: (name: string) => string[] | undefined): string[] {
   const starts = new Map<string, string>();
   for (const name of names) {
     const at = positions.get(name);
-    for (const start of at ? [at] : begin(name)) starts.set(nameOf(start), start);
+    for (const start of at ? [at] : begin(name) ?? [name]) starts.set(nameOf(start), start);
   }
   for (const [topic, at] of positions) {
     if (!starts.has(topic) && names.some((name) => positions.has(name) && matches(name, topic))) starts.set(topic, at);
@@ -265,7 +265,7 @@ export class Session implements Feed {
     const from = (name: string) => (opening && ![...this.heads.keys()].some((topic) => matches(name, topic)) ? wants.get(name)!.from : undefined);
     return {
       granted: new Map(names.map((name) => [name, { maxRate: wants.get(name)!.maxRate, from: from(name) }])),
-      topics: resume(names, this.heads, (name) => from(name) ?? [name]).map((start) => rated(start, wants)),
+      topics: resume(names, this.heads, from).map((start) => rated(start, wants)),
     };
   }
 
@@ -300,10 +300,10 @@ export class Session implements Feed {
         if (!id) return;
         const wants = this.#host.wants();
         const add = [...wants.keys()].filter((name) => !this.served.has(name)).slice(0, this.#atOnce);
-        const remove = [...this.served.keys()].filter((name) => !wants.has(name));
+        const names = [...this.served.keys()];
+        const remove = names.filter((name) => !wants.has(name));
         if (!add.length) this.#atOnce = Infinity;
         // A subscription keeps its rate, and may go with a pattern that matches it: then a new session is surer.
-        const names = [...this.served.keys()];
         const other = names.some((name) => wants.has(name) && wants.get(name)!.maxRate !== this.served.get(name)!.maxRate);
         if (other || remove.some((gone) => names.some((name) => gone !== name && matches(gone, name)))) return this.#reopen();
         if (!add.length && !remove.length) return;
@@ -402,13 +402,13 @@ export class Session implements Feed {
     if (!f) return;
     if ("item" in f) {
       this.#frames++;
-      const { topic, position } = f.item;
-      const before = this.heads.get(topic);
-      if (repeats(f.item, before)) return;
+      const { item } = f;
+      const before = this.heads.get(item.topic);
+      if (repeats(item, before)) return;
       this.#arrived++;
-      if (!this.#wanted(topic)) return;
-      this.heads.set(topic, position);
-      this.#host.onItem(f.item, before);
+      if (!this.#wanted(item.topic)) return;
+      this.heads.set(item.topic, item.position);
+      this.#host.onItem(item, before);
     } else if (f.end) throw problemOf(f.end);
   }
 
@@ -480,7 +480,7 @@ export class Session implements Feed {
       const end = (error: unknown) => {
         dog.stop();
         clearTimeout(ackTimer);
-        socket.onmessage = socket.onclose = null;
+        socket.onmessage = null;
         socket.close();
         reject(error);
       };
@@ -497,7 +497,7 @@ export class Session implements Feed {
         socket.send(JSON.stringify({ ping: true, ref: 0 }));
       };
       const dog = watchdog(() => (!begun ? beginMs : pinged ? pingMs : this.bounds!.heartbeat_ms), ping);
-      this.#probe = () => void (!begun || pinged || ping());
+      this.#probe = () => void (begun && !pinged && ping());
       this.#wake.signal.addEventListener("abort", close);
       socket.onclose = socket.onerror = close;
       socket.onmessage = ({ data }) => {

@@ -258,7 +258,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   }
 
   #clearLanes(): void {
-    for (const lane of this.#lanes.values()) clearTimeout(lane.timer);
+    this.#lanes.forEach((lane) => clearTimeout(lane.timer));
     this.#lanes.clear();
   }
 
@@ -274,7 +274,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
       while (this.#queue.length > mostQueued / 2) await new Promise<void>((resolve) => (this.#wake = resolve));
       if (signal.aborted) return;
       const came = new Map([...this.#seen.keys()].map((topic) => [topic, this.#last(topic)!]));
-      const starts = resume(this.names, came, (name) => this.#startsOf(name) ?? [name]);
+      const starts = resume(this.names, came, (name) => this.#startsOf(name));
       const { items, positions } = await this.#owner.read(starts, signal);
       if (signal.aborted) return;
       for (const at of positions) if (!this.#seen.has(nameOf(at))) this.#seen.set(nameOf(at), at);

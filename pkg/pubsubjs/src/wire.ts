@@ -159,7 +159,7 @@ export function parseFrame(line: string): Frame {
   valid(["hello", "end", "reply", "done", "gap", "position"].filter((kind) => f[kind]).length === 1);
   if (f.gap) {
     const { reason, topic, after, position, detail } = f.gap;
-    valid(reason && [after, position].every((at) => parsePosition(at).topic === topic));
+    valid(reason && parsePosition(after).topic === topic && parsePosition(position).topic === topic);
     return { item: { gap: reason, topic, after, position, ...(detail && { detail }) } };
   }
   if (f.done) parsePosition(f.done.position);
