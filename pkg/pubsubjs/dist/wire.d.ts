@@ -4,6 +4,7 @@ export { Problem };
 export interface Message<T = any> {
     /** Undefined in messages; in gaps, the reason. */
     gap?: undefined;
+    after?: undefined;
     topic: string;
     /** `topic@epoch:offset`. Resume after this message with `{ from: position }`. */
     position: string;
@@ -77,8 +78,13 @@ export declare function parsePosition(text: string): Position;
 export declare const nameOf: (start: string) => string;
 /** Reports whether position `a` is at or before `b`: both are of one epoch, and its offset is not larger. */
 export declare function covered(a: string, b: string | undefined): boolean;
-/** Reports whether an item repeats what came up to a position. That a topic is forbidden now is news, even if no message is lost. */
+/**
+ * Reports whether an item repeats what came up to a position. That a topic is forbidden now, or left out (a gap of no messages), is
+ * news, even if no message is lost.
+ */
 export declare const repeats: (item: Item, at: string | undefined) => boolean;
+/** Notes the position of an item. A topic that is left out gets none, because there may be many: its gap, of no messages, is the first item. */
+export declare const note: (item: Item, at: Map<string, string>) => false | Map<string, string>;
 /** A problem as the server sends it. */
 export interface Refusal {
     code: string;

@@ -3,7 +3,7 @@
 // frames; when that is not possible, it is opened anew from the positions.
 
 import { backoff, foreign, Http, isFinal, isForeign, isLost, now, sleep, undone } from "./http.js";
-import { covered, isPattern, Item, Limits, matches, nameOf, parseFrame, Problem, problemOf, repeats } from "./wire.js";
+import { covered, isPattern, Item, Limits, matches, nameOf, note, parseFrame, Problem, problemOf, repeats } from "./wire.js";
 
 export type Transport = "websocket" | "stream" | "poll";
 
@@ -407,7 +407,7 @@ export class Session implements Feed {
       if (repeats(item, before)) return;
       this.#arrived++;
       if (!this.#wanted(item.topic)) return;
-      this.heads.set(item.topic, item.position);
+      note(item, this.heads);
       this.#host.onItem(item, before);
     } else if (f.end) throw problemOf(f.end);
   }

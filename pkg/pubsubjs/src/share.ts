@@ -6,7 +6,7 @@
 import type { Http } from "./http.js";
 import { merge, type Feed, type Host, type Session, type State, type Want } from "./session.js";
 import { subjectOf } from "./subject.js";
-import { covered, matches, nameOf, Problem, repeats, type Item } from "./wire.js";
+import { covered, matches, nameOf, note, Problem, repeats, type Item } from "./wire.js";
 
 type Wants = [string, Want][];
 
@@ -203,7 +203,7 @@ export class Shared implements Feed {
   #item(item: Item, before: string | undefined): void {
     const mine = this.heads.get(item.topic);
     if (repeats(item, mine)) return;
-    this.heads.set(item.topic, item.position);
+    note(item, this.heads);
     if ((before || mine) && !(before && covered(before, mine))) this.#host.onLapse(item.topic);
     else this.#host.onItem(item);
   }

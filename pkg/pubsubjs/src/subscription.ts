@@ -5,7 +5,7 @@
 
 import { now, onAbort } from "./http.js";
 import { Feed, resume, Want } from "./session.js";
-import { checkName, checkOptions, covered, isPattern, Item, matches, nameOf, parsePosition, Problem, refuse, repeats } from "./wire.js";
+import { checkName, checkOptions, covered, isPattern, Item, matches, nameOf, note, parsePosition, Problem, refuse, repeats } from "./wire.js";
 
 export interface SubscribeOptions {
   /**
@@ -321,7 +321,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   #push(item: Item): void {
     const before = this.#seen.get(item.topic);
     if (!this.#callback && this.#mode === Mode.live && this.#queue.length >= mostQueued) return this.#fallBehind();
-    this.#seen.set(item.topic, item.position);
+    note(item, this.#seen);
     if (this.#callback) return void tell(this.#callback, item);
     this.#queue.push({ item, before });
     this.#wake?.();

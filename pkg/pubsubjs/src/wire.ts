@@ -8,6 +8,7 @@ export { Problem };
 export interface Message<T = any> {
   /** Undefined in messages; in gaps, the reason. */
   gap?: undefined;
+  after?: undefined;
   topic: string;
   /** `topic@epoch:offset`. Resume after this message with `{ from: position }`. */
   position: string;
@@ -125,8 +126,14 @@ export function covered(a: string, b: string | undefined): boolean {
   return x.epoch === y.epoch && x.offset <= y.offset;
 }
 
-/** Reports whether an item repeats what came up to a position. That a topic is forbidden now is news, even if no message is lost. */
-export const repeats = (item: Item, at: string | undefined) => item.gap !== "forbidden" && covered(item.position, at);
+/**
+ * Reports whether an item repeats what came up to a position. That a topic is forbidden now, or left out (a gap of no messages), is
+ * news, even if no message is lost.
+ */
+export const repeats = (item: Item, at: string | undefined) => item.gap !== "forbidden" && item.after !== item.position && covered(item.position, at);
+
+/** Notes the position of an item. A topic that is left out gets none, because there may be many: its gap, of no messages, is the first item. */
+export const note = (item: Item, at: Map<string, string>) => (item.after !== item.position || at.has(item.topic)) && at.set(item.topic, item.position);
 
 /** A problem as the server sends it. */
 export interface Refusal {

@@ -167,6 +167,43 @@ test("a gap says its reason, and what was kept follows", async () => {
   }
 });
 
+test("topics of a pattern that do not fit are gaps without a position, also in a session that is opened anew", async () => {
+  const d = await Daemon.start({ "limits-pattern-bytes": 600 });
+  const opened = []; // what was asked for, and the id, of each session
+  const watched = async (url, init) => {
+    const answer = await fetch(url, init);
+    if (url.endsWith("/v1/sessions")) opened.push({ topics: JSON.parse(init.body).topics, id: (await answer.clone().json()).session });
+    return answer;
+  };
+  const client = open({ fetch: watched }, d.url);
+  try {
+    const [topics, numbers] = [["chat.*", "chat.1", "chat.2"], range(1, 3)];
+    const { items, subscription, has } = collect(client, "chat.*");
+    const namesOf = (positions) => positions.map((at) => at.split("@")[0]).sort();
+    await subscription.started;
+    for (const n of numbers) await client.publish("chat." + n, n);
+    await has(3);
+    const gap = items.find((m) => m.gap);
+    assert.deepEqual([gap.gap, gap.topic, gap.after], ["unfollowed", "chat.3", gap.position]);
+    await client.publish("chat.3", "missed");
+    await client.publish("chat.1", "more");
+    await has(4);
+    assert.deepEqual(values(items.slice(3)), ["more"]);
+    assert.deepEqual(namesOf(subscription.positions), topics);
+    await fetch(`${d.url}/v1/sessions/${opened[0].id}/close`, { method: "POST" });
+    await has(5);
+    assert.deepEqual(namesOf(opened[1].topics), topics, "the new session begins at the positions");
+    assert.deepEqual([items[4].gap, items[4].topic, items[4].after], ["unfollowed", "chat.*", items[4].position]);
+    await client.publish("chat.2", "again");
+    await has(6);
+    assert.deepEqual(values(items.slice(5)), ["again"]);
+    assert.deepEqual(namesOf(subscription.positions), topics);
+  } finally {
+    client.close();
+    await d.end();
+  }
+});
+
 test("a restart without state is a gap, and delivery goes on", async () => {
   const d = await Daemon.start();
   try {

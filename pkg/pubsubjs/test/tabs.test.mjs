@@ -131,7 +131,7 @@ beforeEach(() => {
 });
 
 /** A tab: a client, its connections, and ways to end it. */
-function openTab(share = topic, options = {}) {
+function openTab(share = topic, { url: server = daemon.url, ...options } = {}) {
   const tab = { sockets: new Set() };
   class Socket extends WebSocket {
     constructor(url) {
@@ -145,7 +145,7 @@ function openTab(share = topic, options = {}) {
     if (tab.frozen) await new Promise((thawed) => tab.inbox.push(thawed)); // the code of a frozen page does not run
     return fetch(url, init);
   };
-  current.run(tab, () => (tab.client = new Client(daemon.url, { share, WebSocket: Socket, fetch: request, transports: ["websocket"], ...options })));
+  current.run(tab, () => (tab.client = new Client(server, { share, WebSocket: Socket, fetch: request, transports: ["websocket"], ...options })));
   tab.subscribe = (topics, o = {}) => {
     const items = [];
     const subscription = current.run(tab, () => tab.client.subscribe(topics, o, (m) => items.push(m)));
@@ -214,6 +214,39 @@ test("a tab that subscribes again begins now, not where it ended", async () => {
     await sleep(50);
     assert.deepEqual(values(two.items), [4]);
     two.subscription.close();
+  }
+});
+
+test("a topic that a pattern leaves out is a gap in each tab, also in one that leads later", async () => {
+  const d = await Daemon.start({ "limits-pattern-bytes": 600 });
+  const say = (n, data) => d.publish("chat." + n, data, data);
+  try {
+    const first = openTab(topic, { url: d.url });
+    const a = first.subscribe("chat.*");
+    await a.subscription.started;
+    await leads();
+    const topics = []; // where the second tab begins when it leads
+    const second = openTab(topic, { url: d.url, fetch: (url, init) => (url.endsWith("/v1/sessions") && topics.push(...JSON.parse(init.body).topics), fetch(url, init)) });
+    const b = second.subscribe("chat.*");
+    await b.subscription.started;
+    for (const n of range(1, 3)) await say(n, "m" + n);
+    for (const { items, subscription, has } of [a, b]) {
+      await has(3);
+      const gap = items.find((m) => m.gap);
+      assert.deepEqual([gap.gap, gap.topic, gap.after], ["unfollowed", "chat.3", gap.position]);
+      assert.ok(!subscription.positions.some((at) => at.startsWith("chat.3@")), subscription.positions.join());
+    }
+    first.crash();
+    await until("the second tab leads", () => locks.leader() === second);
+    await b.has(4);
+    await say(1, "more");
+    await b.has(5);
+    assert.deepEqual(b.items.slice(3).map((m) => m.gap ?? m.data), ["unfollowed", "more"]);
+    assert.ok(![...topics, ...b.subscription.positions].some((at) => at.startsWith("chat.3@")), topics.join());
+    assert.equal(topics.length, 3, topics.join());
+  } finally {
+    closeAll();
+    await d.end();
   }
 });
 
