@@ -58,7 +58,7 @@ export function backoff(attempt: number, error?: unknown): number {
 
 /** The error of an answer that is not the server's: it may pass, or it is the Problem `unexpected_answer`. */
 export function foreign(status: number, retryAfterMs?: number, what = status + " without pubsubd's error body"): Error {
-  const why = what + ": " + (/50[234]/.test(status as any) ? "the proxy does not reach pubsubd" : "is a proxy in between, or another server?");
+  const why = what + ": " + (/50[234]/.test(status as any) ? "the proxy does not reach pubsubd" : "is this pubsubd, or a proxy?");
   return status < 500 && !/408|425|429/.test(status as any)
     ? new Problem("unexpected_answer", why, status, { retry_after_ms: retryAfterMs })
     : Object.assign(new Error(why), { retryAfterMs });
@@ -110,7 +110,9 @@ export class Http {
   async bearer(refused?: string): Promise<string | undefined> {
     if (this.#bearer === refused) {
       this.#asking ??= (async () => (typeof this.#token === "function" ? this.#token() : this.#token))().finally(() => (this.#asking = undefined));
-      this.#bearer = await this.#asking;
+      const bearer = await this.#asking;
+      if (/[^!-~]\S/.test(bearer!)) throw new Error("not a token"); // such as an error page: no header can have it
+      this.#bearer = bearer;
     }
     return this.#bearer;
   }

@@ -168,7 +168,7 @@ export async function tryCell({ row, transport }, daemon, tab, more = {}) {
     if (row.expect === "waits") {
       const { status } = row.faults[0].answer;
       const visible = transport !== "websocket" || row.faults[0].on === "open";
-      const why = row.reason ? new RegExp(`^${status} .* ${row.reason}$`) : row.rush ? /end at once: is a proxy in between/ : visible ? new RegExp(`^${status === 302 ? 200 : status} .* is a proxy in between`) : /WebSocket did not open/;
+      const why = row.reason ? new RegExp(`^${status} .* ${row.reason}$`) : row.rush ? /end at once: is this pubsubd/ : visible ? new RegExp(`^${status === 302 ? 200 : status} .* is this pubsubd`) : /WebSocket did not open/;
       await reaches(`the state says why: ${why}`, (s) => s.states.some((x) => x.state === "waiting" && why.test(x.reason)));
       if (row.rush) {
         await reaches("the application hears of it", (s) => s.troubles.includes("unexpected_answer"));

@@ -60,11 +60,11 @@ async function serve(...answers) {
 
 const line = (frame) => JSON.stringify(frame) + "\n";
 
-/** Opens a session on the topic for the client of this name. Returns a function that closes it. */
+/** Opens a stream of the topic for the client of this name. Returns a function that closes it. */
 async function come(name, at = topic) {
-  const r = await fetch(daemon.url + "/v1/sessions", { method: "POST", body: JSON.stringify({ topics: [at], client: name }) });
-  const { session } = await r.json();
-  return () => fetch(`${daemon.url}/v1/sessions/${session}`, { method: "DELETE" });
+  const leave = new AbortController();
+  await fetch(`${daemon.url}/v1/poll?topic=${at}&mode=stream${name ? "&client=" + name : ""}`, { signal: leave.signal });
+  return () => leave.abort();
 }
 
 /** Collects the changes of a list. */

@@ -167,6 +167,21 @@ test("a message tells its publisher, whom nobody can forge", async () => {
   assert.equal((await forged.json())[0].problem.code, "invalid_request");
 });
 
+test("a source that returns the error page of a proxy is asked again", async () => {
+  const pages = ["<html>\r\n<h1>502 Bad Gateway</h1>\r\n</html>\r\n", "Bad Gateway"];
+  const states = [];
+  const client = open({ token: () => pages.shift() ?? token("ann", 3600) + "\n" }); // as a file of it ends
+  client.onState((s) => states.push(s));
+  const a = collect(client);
+  await client.publish(topic, 1);
+  await a.subscription.started;
+  await client.publish(topic, 2);
+  await until("a message has come", () => a.items.at(-1)?.data === 2);
+  assert.deepEqual(pages, []);
+  assert.ok(states.some((s) => s.state === "waiting" && s.reason === "not a token"), JSON.stringify(states));
+  client.close();
+});
+
 test("a token of another subject does not take a session over", async () => {
   let asked = 0;
   const client = open({ transports: ["poll"], token: () => token(asked++ ? "bob" : "ann", 3) });
