@@ -72,8 +72,8 @@ func (b *Broker) Send(to Route, c Claim, m *wire.Message, ttl time.Duration, now
 	if err := b.memory.Admit(int64(m.Size())); err != nil {
 		return b.end(c, Result{Err: err}, 0), true
 	}
-	if to.Rule == nil {
-		to = b.Route(m.Position.Topic)
+	if to.Rule == nil { // no route: a log that keeps entries must not keep its topic
+		to.Waits = b.Route(m.Position.Topic).Waits
 	}
 	m.Position = wire.Position{Topic: m.Position.Topic}
 	m.Time = now.UnixMilli()
