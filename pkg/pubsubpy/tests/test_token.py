@@ -11,7 +11,7 @@ import re
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -335,12 +335,12 @@ async def scripted(*answers: bytes) -> AsyncIterator[tuple[str, list[str]]]:
     came: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        (length,) = re.findall(rb"(?i)content-length: (\d+)", head) or [b"0"]
-        await reader.readexactly(int(length))
-        came.extend(re.findall("(?i)\r\nauthorization: (.*)\r\n", head.decode()))
-        writer.write(answers[min(len(came), len(answers)) - 1])
-        writer.close()
+        with closing(writer):  # also if the client leaves without a request
+            head = await reader.readuntil(b"\r\n\r\n")
+            (length,) = re.findall(rb"(?i)content-length: (\d+)", head) or [b"0"]
+            await reader.readexactly(int(length))
+            came.extend(re.findall("(?i)\r\nauthorization: (.*)\r\n", head.decode()))
+            writer.write(answers[min(len(came), len(answers)) - 1])
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", came
