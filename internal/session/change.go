@@ -356,9 +356,9 @@ func (c *change) coveringLocked(i int, start wire.Start) *pattern {
 }
 
 // joinMatchedLocked joins a topic that a new pattern matches, unless the session has it, or it does
-// not fit. For a resumed pattern the topic is new to the client and starts at its first message,
-// or at the oldest one held if the client's position is of another epoch. An ephemeral topic
-// starts now, or where the client said: it may have been created since joinNamedLocked.
+// not fit. For a resumed pattern the topic is new to the client, so it starts at its first message.
+// If the client's position is of another epoch, it starts at the oldest message held. An ephemeral
+// topic starts now, or where the client said: it may have been created since joinNamedLocked.
 func (c *change) joinMatchedLocked(p *pattern, topic string, start wire.Start) error {
 	if c.joined[topic] || c.leftOut[topic] != nil || c.hasLocked(topic) || c.forbidden.Find(topic) != nil {
 		return nil
