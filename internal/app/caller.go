@@ -177,7 +177,7 @@ func (a *App) Reject(c Caller, err error) error {
 	return err
 }
 
-// maySubscribe checks a subscription: the permission, the rate of new topics, and, with the slot,
+// maySubscribe checks a subscription: the permission, the number, the rate of new topics, and, with the slot,
 // what the application says. The caller ends the slot. To change a session always needs it.
 func (a *App) maySubscribe(ctx context.Context, c *Caller, place *slot, s hook.Subscribing) error {
 	for _, start := range s.Topics {
@@ -186,6 +186,11 @@ func (a *App) maySubscribe(ctx context.Context, c *Caller, place *slot, s hook.S
 		}
 	}
 	if err := a.cfg.Revocations.Forbidden(c.grant.Subject).CheckStarts(s.Topics); err != nil {
+		return err
+	}
+	sessions := a.cfg.Sessions.Config()
+	hasPattern := slices.ContainsFunc(s.Topics, func(start wire.Start) bool { return wire.IsPattern(start.Topic) })
+	if err := sessions.CheckNumber(len(s.Topics), hasPattern); err != nil { // before it costs a rate, or the application's time
 		return err
 	}
 	if err := a.mayCreate(c, s.Topics); err != nil {

@@ -121,13 +121,8 @@ func (c *change) check(remove []string) error {
 	if patterns > maxPatterns {
 		return tooManyPatterns(patterns)
 	}
-	cfg := c.session.registry.cfg.Load()
-	most := cfg.Subscriptions
-	if patterns > 0 {
-		most = cfg.mostNamed()
-	}
-	if n := max(len(c.add), len(remove)); n > most {
-		return tooMany(most, n)
+	if err := c.session.registry.cfg.Load().CheckNumber(max(len(c.add), len(remove)), patterns > 0); err != nil {
+		return err
 	}
 	for _, name := range remove {
 		if err := checkName(name); err != nil {

@@ -61,6 +61,19 @@ func (c Config) MostNamed() int { return 2 * c.mostNamed() }
 // mostNamed returns how many topics and patterns a client may name in one list.
 func (c *Config) mostNamed() int { return c.Subscriptions + namedForPatterns*c.mostMatched() }
 
+// CheckNumber refuses a list of more names than a client may send: a list with patterns may have
+// those of the topics that they matched. The error is a *wire.Problem, too_many_subscriptions.
+func (c *Config) CheckNumber(names int, patterns bool) error {
+	most := c.Subscriptions
+	if patterns {
+		most = c.mostNamed()
+	}
+	if names > most {
+		return tooMany(most, names)
+	}
+	return nil
+}
+
 // Events receives the openings and ends of sessions, in order for each session. Its methods
 // run under the session's lock: they must not block or call back. All methods may be called
 // concurrently.
