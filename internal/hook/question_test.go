@@ -60,6 +60,7 @@ func TestInvalidAnswersAreRejected(t *testing.T) {
 		"null", "[]", `"refuse"`, "ok", `{"refused":{}}`, `{"refuse":true}`, `{"refuse":{"why":"no"}}`, `{"refuse":{}`, `{}{}`, `{} x`,
 		`{"refuse":{},"refuse":null}`, `{"message":{"data":1,"d\u0061ta":2}}`, `{"message":{"data":1},"refuse":{}}`, `{"message":{"dada":1}}`, `{"message":1}`,
 		"{\"refuse\":{\"detail\":\"\xff\"}}", `{"Refuse":{}}`, `{"message":{"Data":1}}`, `{"refuse":{"detail":"a","DETAIL":"b"}}`, `{"refuse":null}`, `{"message":null}`,
+		`{"refuse":{"detail":"\ud800"}}`, `{"message":{"type":"text/plain","text":"\udfff"}}`, `{"message":{"data":1,"key":"\uD800x"}}`,
 		`{"refuse":{"detail":null}}`, `{"message":{"data":1,"key":null}}`, `{"message":{"type":"a/b","base64":"aG\nk="}}`, `{"message":{"data":{"a":1,"a":2}}}`,
 	} {
 		_, err := parseAnswer([]byte(body))

@@ -62,10 +62,13 @@ func TestEachOfManyMessagesIsPublishedLikeOne(t *testing.T) {
 			`{"topic":"a","type":"application/json","text":" [1, 2]"}`,
 			`{"topic":"a","data":{"n":1.50,"s":"<é>"},"key":"k","client":"c","id":"one"}`,
 		)
-		for i, want := range []string{"a:1", "b:1", "a:2", "a:3", "a:4", "a:1"} {
+		for i, want := range []string{"a:1", "b:1", "a:2", "a:3", "a:4", "h:1", "a:1"} {
 			require.Equal(t, want, told(results[i]))
+			`{"topic":"h","data":"\ud800","key":"\uD83D\uDE00"}`,
 		}
-		require.Equal(t, results[0], results[5], "it was published before")
+		require.Equal(t, results[0], results[6], "it was published before")
+		half := k.Held("h")[0]
+		require.Equal(t, []string{`"\ud800"`, "😀"}, []string{string(half.Data), half.Key}, "half of a surrogate pair survives in data")
 		messages := k.Held("a")
 		require.Len(t, messages, 4)
 		require.Equal(t, `{"n":1.50,"s":"<é>"}`, string(messages[0].Data))
@@ -117,6 +120,9 @@ func TestAnInvalidMessageOfManyStopsNoOther(t *testing.T) {
 		{wire.CodeInvalidTopic, `{"topic":"a..b","data":1}`},
 		{wire.CodeReservedTopic, `{"topic":"_a","data":1}`},
 		{wire.CodeForbidden, `{"topic":"secret","data":1}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"id":"\ud800"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"key":"\udfff"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","type":"text/plain","text":"a\uD83D"}`},
 		{wire.CodeUnsupportedType, `{"topic":"a","type":"application/x-www-form-urlencoded","text":"a=b"}`},
 		{wire.CodeInvalidBody, `{"topic":"a","type":"application/json","text":"{"}`},
 		{wire.CodeInvalidBody, `{"topic":"a","data":` + strings.Repeat("[", 65) + strings.Repeat("]", 65) + `}`},

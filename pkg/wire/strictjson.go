@@ -15,16 +15,17 @@ import (
 
 // UnmarshalStrict decodes one JSON value that somebody else wrote. It guesses nothing, as
 // encoding/json would: a field has exactly its name, is known, and appears once in its object;
-// base64 has no line breaks; no value is null, except a json.RawMessage, which is published as it
-// is. The error says what is wrong without the terms of Go. It may have a Code method, as those
-// of ParseStart have.
+// base64 has no line breaks; no value is null, and no string has half of a surrogate pair, which
+// has no form in UTF-8 (RFC 3629, section 3). A json.RawMessage may have both, because it is
+// published as it is. The error says what is wrong without the terms of Go. It may have a Code
+// method, as those of ParseStart have.
 func UnmarshalStrict(text []byte, v any) error {
 	if !utf8.Valid(text) {
 		return errors.New("invalid UTF-8")
 	}
 	options := strict
-	if bytes.Contains(text, []byte("null")) { // to look at every value takes twice the time
-		options = strictWithoutNull
+	if bytes.Contains(text, []byte("null")) || bytes.Contains(text, []byte(`\ud`)) || bytes.Contains(text, []byte(`\uD`)) {
+		options = strictest // to look at every value takes twice the time
 	}
 	return inWords(json.Unmarshal(text, v, options))
 }
@@ -34,14 +35,37 @@ var strict = json.JoinOptions(
 	jsontext.AllowInvalidUTF8(true), // half of a surrogate pair in an escape, which a payload may have
 )
 
-var strictWithoutNull = json.JoinOptions(strict, json.WithUnmarshalers(json.UnmarshalFromFunc(func(d *jsontext.Decoder, v any) error {
-	if _, published := v.(*jsonv1.RawMessage); d.PeekKind() == 'n' && !published {
+// strictest is strict, and refuses null and halves of surrogate pairs.
+var strictest = json.JoinOptions(strict, json.WithUnmarshalers(json.UnmarshalFromFunc(func(d *jsontext.Decoder, v any) error {
+	_, published := v.(*jsonv1.RawMessage)
+	text, isText := v.(*string)
+	switch kind := d.PeekKind(); {
+	case kind == 'n' && !published:
 		return errNull
+	case kind == '"' && isText:
+		return decodeText(d, text)
 	}
 	return errors.ErrUnsupported // decode it as usual
 })))
 
-var errNull = errors.New("must not be null: omit it, or send a value")
+// decodeText decodes a string, which must have no half of a surrogate pair.
+func decodeText(d *jsontext.Decoder, to *string) error {
+	quoted, err := d.ReadValue()
+	if err != nil {
+		return err
+	}
+	text, err := jsontext.AppendUnquote(nil, quoted)
+	if err != nil {
+		return errHalf
+	}
+	*to = string(text)
+	return nil
+}
+
+var (
+	errNull = errors.New("must not be null: omit it, or send a value")
+	errHalf = errors.New("must not have half of a surrogate pair: send both halves, or the bytes in base64")
+)
 
 // inWords returns an error of json.Unmarshal in our words.
 func inWords(err error) error {
@@ -71,6 +95,8 @@ func inWords(err error) error {
 		return fmt.Errorf("unknown field %s", Quote(e.JSONPointer.LastToken()))
 	case errors.Is(e.Err, errNull):
 		return fmt.Errorf("%s %w", where, errNull)
+	case errors.Is(e.Err, errHalf):
+		return fmt.Errorf("%s %w", where, errHalf)
 	case e.JSONKind == '0' && e.JSONValue != nil:
 		return fmt.Errorf("%s cannot be %s", where, strings.Trim(Quote(e.JSONValue), `"`))
 	case e.Err != nil:

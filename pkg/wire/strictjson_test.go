@@ -58,26 +58,35 @@ func TestMembersOfRequestsAreReadStrictly(t *testing.T) {
 				continue
 			}
 			require.EqualError(t, read(`{"%s":null}`, name), Quote(name)+" must not be null: omit it, or send a value", at)
+			if value != `"a"` {
+				continue
+			}
+			require.NoError(t, read(`{"%s":"\uD83D\ude00"}`, name), at)
+			for _, half := range []string{`\ud800`, `\uD83D`, `\udE00\ud83d`, `\ud83d\ud83d\ude00`, `\uDBFF\u0041`, `\udfff\n`} {
+				require.EqualError(t, read(`{"%s":"a%s"}`, name, half), Quote(name)+" must not have half of a surrogate pair: send both halves, or the bytes in base64", at)
+			}
 		}
 	}
 }
 
 func TestWhatIsNotReadStrictly(t *testing.T) {
 	for text, says := range map[string]string{
-		`{"topics":["a",null]}`:                      `"topics.1" must not be null`,
-		`{"topics":[{"topic":"a","max_rate":null}]}`: `"topics.0.max_rate" must not be null`,
-		`{"topics":[{"Topic":"a"}]}`:                 `unknown field "Topic"`,
-		`{"topics":[{"topic":"a","topic":"b"}]}`:     `an object has the member "topic" twice`,
-		`{"topics":[3]}`:                             `"3" is neither a start nor an object`,
-		`{"topics":["a..b"]}`:                        `"a..b" has an empty segment`,
-		`{"topics":{}}`:                              `"topics" cannot be of the type object`,
-		`{"ack":1.5}`:                                `"ack" cannot be of the type number`,
-		`[]`:                                         "the value cannot be of the type array",
-		`null`:                                       "the value must not be null",
-		``:                                           "unexpected EOF",
-		`{"client":"` + "\xff" + `"}`:                "invalid UTF-8",
-		`{"client":"a",}`:                            "invalid character ',' at start of value after offset 13",
-		`{"x":` + strings.Repeat("[", 20_000):        `unknown field "x"`,
+		`{"topics":["a",null]}`:                           `"topics.1" must not be null`,
+		`{"topics":[{"topic":"a","max_rate":null}]}`:      `"topics.0.max_rate" must not be null`,
+		`{"topics":[{"Topic":"a"}]}`:                      `unknown field "Topic"`,
+		`{"topics":[{"topic":"a","topic":"b"}]}`:          `an object has the member "topic" twice`,
+		`{"topics":[3]}`:                                  `"3" is neither a start nor an object`,
+		`{"topics":["a..b"]}`:                             `"a..b" has an empty segment`,
+		`{"topics":["a","\ud800"]}`:                       `"topics.1" must not have half of a surrogate pair`,
+		`{"topics":[{"topic":"\udfff"}]}`:                 `"topics.0.topic" must not have half of a surrogate pair`,
+		`{"topics":{}}`:                                   `"topics" cannot be of the type object`,
+		`{"ack":1.5}`:                                     `"ack" cannot be of the type number`,
+		`[]`:                                              "the value cannot be of the type array",
+		`null`:                                            "the value must not be null",
+		``:                                                "unexpected EOF",
+		`{"client":"` + "\xff" + `"}`:                     "invalid UTF-8",
+		`{"client":"a",}`:                                 "invalid character ',' at start of value after offset 13",
+		`{"x":` + strings.Repeat("[", 20_000):             `unknown field "x"`,
 		`{"topics":` + strings.Repeat("[", 20_000):        "exceeded max depth",
 		`{"` + strings.Repeat("x", 1000) + `":1}`:         "…",
 		`{"client":` + strings.Repeat("9", 1000) + "}":    `"client" cannot be of the type number`,
@@ -87,6 +96,7 @@ func TestWhatIsNotReadStrictly(t *testing.T) {
 		require.ErrorContains(t, err, says)
 		require.Less(t, len(err.Error()), 300, "it does not repeat the text")
 	}
+	require.ErrorContains(t, UnmarshalStrict([]byte(`{"publish":{"topic":"a","text":"\ud800"}}`), new(Command)), `"publish.text" must not have half`)
 	for text, says := range map[string]string{
 		`{"ttl":1.5}`:                 `"ttl" cannot be 1.5`,
 		`{"ttl":1e2}`:                 `"ttl" cannot be 1e2`,
