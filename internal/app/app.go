@@ -34,8 +34,8 @@ import (
 	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/presence"
 	"github.com/pubsubd/pubsubd/internal/problem"
-	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -82,11 +82,14 @@ func New(cfg Config) *App {
 // Reload puts other limits in force.
 func (a *App) Reload(limits wire.Limits) {
 	a.limits.Store(&limits)
-	a.cfg.Broker.Memory().SetLargestBody(max(limits.MessageBytes, request.MaxBytes))
+	a.cfg.Broker.Memory().SetLargestBody(a.MostBytes())
 }
 
 // Limits returns the limits in force.
 func (a *App) Limits() *wire.Limits { return a.limits.Load() }
+
+// MostBytes is how many bytes a body may have, but for one that is a payload.
+func (a *App) MostBytes() int { return transport.MostBytes(a.limits.Load().MessageBytes) }
 
 // Errors that are not for the client.
 var (

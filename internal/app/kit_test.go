@@ -102,7 +102,7 @@ func (a *App) publishMany(ctx context.Context, c Caller, h request.Head, read Bo
 	if err != nil {
 		return nil, err
 	}
-	body, err := read(request.MaxBytes)
+	body, err := read(a.MostBytes())
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (a *App) openSession(ctx context.Context, c Caller, read Body) (opened wire
 	if err != nil {
 		return opened, err
 	}
-	body, err := read(request.MaxBytes)
+	body, err := read(a.MostBytes())
 	if err != nil {
 		return opened, err
 	}
@@ -138,7 +138,7 @@ func (a *App) changeSession(ctx context.Context, c Caller, id string, read Body)
 	if err != nil {
 		return err
 	}
-	body, err := read(request.MaxBytes)
+	body, err := read(a.MostBytes())
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (a *App) pollTopics(ctx context.Context, c Caller, query string, read Body)
 		return err
 	}
 	if on == OfBody {
-		body, err := read(request.MaxBytes)
+		body, err := read(a.MostBytes())
 		if err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ type decoder struct{ began, end chan struct{} }
 
 // decode reads a body, and decodes it in turn. Without d, it takes no time.
 func (a *App) decode(ctx context.Context, read Body, d *decoder) error {
-	body, err := read(request.MaxBytes)
+	body, err := read(a.MostBytes())
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,11 +14,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/lane/lanetest"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 const (
@@ -60,11 +64,11 @@ func TestEachOfManyMessagesIsPublishedLikeOne(t *testing.T) {
 			`{"topic":"a","type":"image/png","base64":"AAH/"}`,
 			`{"topic":"a","data":null,"ttl":1}`,
 			`{"topic":"a","type":"application/json","text":" [1, 2]"}`,
+			`{"topic":"h","data":"\ud800","key":"\uD83D\uDE00"}`,
 			`{"topic":"a","data":{"n":1.50,"s":"<é>"},"key":"k","client":"c","id":"one"}`,
 		)
 		for i, want := range []string{"a:1", "b:1", "a:2", "a:3", "a:4", "h:1", "a:1"} {
 			require.Equal(t, want, told(results[i]))
-			`{"topic":"h","data":"\ud800","key":"\uD83D\uDE00"}`,
 		}
 		require.Equal(t, results[0], results[6], "it was published before")
 		half := k.Held("h")[0]
@@ -116,13 +120,13 @@ func TestAnInvalidMessageOfManyStopsNoOther(t *testing.T) {
 		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"client":"a b"}`},
 		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"id":""}`},
 		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"id":"é"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"id":"\ud800"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"key":"\udfff"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","type":"text/plain","text":"a\uD83D"}`},
 		{wire.CodeInvalidTopic, `{"data":1}`},
 		{wire.CodeInvalidTopic, `{"topic":"a..b","data":1}`},
 		{wire.CodeReservedTopic, `{"topic":"_a","data":1}`},
 		{wire.CodeForbidden, `{"topic":"secret","data":1}`},
-		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"id":"\ud800"}`},
-		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"key":"\udfff"}`},
-		{wire.CodeInvalidRequest, `{"topic":"a","type":"text/plain","text":"a\uD83D"}`},
 		{wire.CodeUnsupportedType, `{"topic":"a","type":"application/x-www-form-urlencoded","text":"a=b"}`},
 		{wire.CodeInvalidBody, `{"topic":"a","type":"application/json","text":"{"}`},
 		{wire.CodeInvalidBody, `{"topic":"a","data":` + strings.Repeat("[", 65) + strings.Repeat("]", 65) + `}`},
@@ -137,6 +141,60 @@ func TestAnInvalidMessageOfManyStopsNoOther(t *testing.T) {
 			require.NotEmpty(t, results[1].Problem.Remedy)
 			require.Len(t, k.Held("a"), 2)
 			require.Equal(t, 1.0, k.Counted("pubsubd_requests_refused_total", string(c.code)))
+		})
+	}
+}
+
+// A client may fall back from any way of publishing to any other: each takes a message of the most
+// bytes, however much longer its JSON is, and refuses a longer one.
+func TestTheSamePublishSucceedsOnEveryWay(t *testing.T) {
+	const most = 1 << 20
+	k := serveLane(t, lane.HandOff, lanetest.Settings{MessageBytes: most, Broker: broker.Config{HistoryBytes: 4 * most}}, nil)
+	item := func(bytes int) map[string]any {
+		return map[string]any{"topic": "a", "type": "text/plain", "text": strings.Repeat(`"`, bytes)} // two bytes each in JSON
+	}
+	post := func(contentType, begin, end string) func(bytes int) *wire.Problem {
+		return func(bytes int) *wire.Problem {
+			body := begin + string(request.InJSON(item(bytes))) + end
+			if contentType == "application/cbor-seq" {
+				body = string(lanetest.AsCBOR(body))
+			}
+			answer := k.wantOK(manyPath, body, "Content-Type: "+contentType)
+			if contentType == "application/cbor-seq" {
+				answer = string(cbor.AppendJSON(nil, []byte(answer)))
+			}
+			var result wire.PublishResult
+			require.NoError(t, json.Unmarshal([]byte(strings.Trim(answer, "[]\n")), &result))
+			return result.Problem
+		}
+	}
+	command := func(by string) func(bytes int) *wire.Problem {
+		return func(bytes int) *wire.Problem {
+			c := k.Commander(by, k.Open(`{}`).Session)
+			c.Send(map[string]any{"publish": item(bytes), "ref": 1})
+			return c.WantReply(1).Problem
+		}
+	}
+	for way, publish := range map[string]func(bytes int) *wire.Problem{
+		"a message": func(bytes int) *wire.Problem {
+			status, text := k.Get("POST", "/v1/topics/a/messages", strings.Repeat(`"`, bytes), "Content-Type: text/plain")
+			if status == http.StatusOK {
+				return nil
+			}
+			p := &wire.Problem{}
+			require.NoError(t, json.Unmarshal([]byte(text), p))
+			return p
+		},
+		"an array":   post("application/json", "[", "]"),
+		"lines":      post("application/x-ndjson", "", "\n"),
+		"a sequence": post("application/cbor-seq", "", ""),
+		"WebSocket":  command("WebSocket"), "WebSocket in CBOR": command("WebSocket in CBOR"), "TCP": command("TCP"),
+	} {
+		t.Run(way, func(t *testing.T) {
+			require.Nil(t, publish(most))
+			refused := publish(most + 1)
+			require.NotNil(t, refused)
+			require.Equal(t, wire.CodeMessageTooLarge, refused.Code)
 		})
 	}
 }
@@ -167,8 +225,8 @@ func TestAnUnreadableBodyOfManyPublishesNothing(t *testing.T) {
 			{wire.CodeForbidden, "[" + good + "]", []string{lanetest.JSONType, "Origin: http://evil.example"}},
 			{wire.CodeMessageTooLarge, `[` + strings.Repeat(good+",", 1000) + good + `]`, []string{lanetest.JSONType}},
 			{wire.CodeMessageTooLarge, strings.Repeat(good+"\n", 1001), []string{linesType}},
-			{wire.CodeMessageTooLarge, `[` + good + strings.Repeat(" ", request.MaxBytes) + `]`, []string{lanetest.JSONType}},
-			{wire.CodeMessageTooLarge, good + strings.Repeat("\n", request.MaxBytes), []string{linesType}},
+			{wire.CodeMessageTooLarge, `[` + good + strings.Repeat(" ", k.api.App.MostBytes()) + `]`, []string{lanetest.JSONType}},
+			{wire.CodeMessageTooLarge, good + strings.Repeat("\n", k.api.App.MostBytes()), []string{linesType}},
 		} {
 			t.Log(i)
 			k.WantProblem(c.code, "POST", manyPath, c.body, c.headers...)

@@ -64,7 +64,7 @@ func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) 
 	if err != nil {
 		return err
 	}
-	body, err := readBody(w, r, request.MaxBytes)
+	body, err := readBody(w, r, a.App.MostBytes())
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) 
 
 // decoded reads r's body, and decodes it, in turn if it is large.
 func decoded[T any](a *API, w http.ResponseWriter, r *http.Request, o *app.Opening, decode func(body []byte, most int) (T, error)) (v T, err error) {
-	body, err := readBody(w, r, request.MaxBytes)
+	body, err := readBody(w, r, a.App.MostBytes())
 	if err == nil {
 		err = o.Decode(len(body), func() (err error) { v, err = decode(body, a.App.MostNamed()); return err })
 	}

@@ -19,9 +19,6 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// MaxBytes bounds bodies of requests, other than messages.
-const MaxBytes = 1 << 20
-
 // TooLarge is the problem of a body of more than limit bytes.
 func TooLarge(limit int) *wire.Problem {
 	return problem.New(wire.CodeMessageTooLarge, "send a smaller body", "a body must have at most %d bytes", limit)

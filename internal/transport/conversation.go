@@ -130,7 +130,7 @@ func (t *Server) NewWebSocket(format frame.Format, inflates bool, owner memory.O
 func (t *Server) NewTCP(owner memory.Owner, now time.Time) *Conversation {
 	return &Conversation{
 		server: t, format: frame.CBOR, owner: owner, heard: now, due: now.Add(openTimeout),
-		reader: &sequence{most: maxCommand(t.config().limits.MessageBytes)},
+		reader: &sequence{most: MostBytes(t.config().limits.MessageBytes)},
 	}
 }
 
@@ -288,9 +288,10 @@ func (c *Conversation) Overdue(now time.Time) Action {
 	return Action{Close: true}
 }
 
-// maxCommand returns how long a command may be if messages have at most this many bytes. A
-// command may have a message in base64, or a long list of topics.
-func maxCommand(messageBytes int) int { return max(1<<20, 2*messageBytes+64<<10) }
+// MostBytes returns how long a command may be if messages have at most this many bytes. A
+// command may have a message in base64, or a long list of topics. The bound is the same for a body
+// over HTTP with the same content, so that a client can fall back from one to the other.
+func MostBytes(messageBytes int) int { return max(1<<20, 2*messageBytes+64<<10) }
 
 func commandTooLarge(limit int) *wire.Problem {
 	return problem.New(wire.CodeMessageTooLarge, "send smaller commands", "a command must have at most %d bytes", limit)

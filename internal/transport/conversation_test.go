@@ -58,7 +58,7 @@ func newTCP() *Conversation {
 }
 
 // mostCommand is the limit of the conversations above.
-var mostCommand = maxCommand(64 << 10)
+var mostCommand = MostBytes(64 << 10)
 
 // heard collects the Actions of a Conversation for some bytes.
 type heard struct {

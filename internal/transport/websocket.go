@@ -45,7 +45,7 @@ var headReaders = sync.Pool{New: func() any { return new(headReader) }}
 // newSocket returns a reader of commands in this format, for messages of at most this many
 // bytes. For inflates see NewWebSocket.
 func newSocket(format frame.Format, inflates bool, messageBytes int) *socket {
-	s := &socket{kind: ws.OpText, inflates: inflates, most: maxCommand(messageBytes), free: 2 * messageBytes, state: ws.StateServerSide}
+	s := &socket{kind: ws.OpText, inflates: inflates, most: MostBytes(messageBytes), free: 2 * messageBytes, state: ws.StateServerSide}
 	if format.IsBinary() {
 		s.kind = ws.OpBinary
 	}

@@ -22,9 +22,9 @@ type Publication struct {
 }
 
 // PublishMany publishes messages in order, with one request: at most 1000, and at most
-// 1 MiB as sent. It returns one result for each, in order. A mistake in one message does
-// not stop the others, so check each Problem. PublishMany does not retry a single message
-// that the daemon refused.
+// 1 MiB as sent, or twice the daemon's message.bytes and 64 KiB if that is more. It returns
+// one result for each, in order. A mistake in one message does not stop the others, so check
+// each Problem. PublishMany does not retry a single message that the daemon refused.
 //
 // An error concerns all messages. Errors and retries are those of Publish; after a lost
 // answer PublishMany retries only if every message has an idempotency key. With

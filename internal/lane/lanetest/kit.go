@@ -3,6 +3,7 @@
 package lanetest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -51,6 +52,8 @@ type Settings struct {
 	Authorize app.Authorizer // of subscriptions
 	Origins   []string
 	Hosts     []string // nil: every host
+
+	MessageBytes int // 0: 64 KiB
 }
 
 // Defaults are the transport's settings in tests that say nothing else.
@@ -100,7 +103,7 @@ func NewParts(s Settings) Parts {
 		s.Session.Revoked = s.Revoked.Revoked
 	}
 	sessions := session.NewRegistry(s.Session, b, m)
-	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
+	limits := wire.Limits{MessageBytes: cmp.Or(s.MessageBytes, 64<<10), Subscriptions: sessions.Config().Subscriptions}
 	return Parts{
 		Config: app.Config{
 			Broker: b, Sessions: sessions, Presence: members, Authority: s.Authority, Revocations: s.Revoked, Limiter: limiter, Hook: s.Hook, Authorize: s.Authorize,
