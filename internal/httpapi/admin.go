@@ -6,7 +6,6 @@ import (
 	"crypto/subtle"
 	_ "embed"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -201,9 +200,9 @@ const maxRevokeBytes = 8 << 10
 
 // revoke refuses tokens, or ends a session.
 func (cfg *AdminConfig) revoke(w http.ResponseWriter, r *http.Request) (any, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRevokeBytes))
-	if err != nil { // or the client has left
-		return nil, request.TooLarge(maxRevokeBytes)
+	body, err := readAtMost(w, r, maxRevokeBytes)
+	if err != nil {
+		return nil, err
 	}
 	asked, err := request.RevokeOf(body)
 	if err != nil {

@@ -85,8 +85,22 @@ func readBody(w http.ResponseWriter, r *http.Request, most int) ([]byte, error) 
 	if err := checkWhole(w.Header(), r); err != nil {
 		return nil, err
 	}
+	body, err := readAtMost(w.(*response).ResponseWriter, r, most)
+	if err != nil {
+		return nil, err
+	}
+	// The rest of the request has no deadline: it may be a poll.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	return bytes.Clone(body), nil // without spare capacity: history may keep it for long
+}
+
+// readAtMost reads r's body, which must have at most so many bytes. w is net/http's own.
+func readAtMost(w http.ResponseWriter, r *http.Request, most int) ([]byte, error) {
+	if r.ContentLength > int64(most) && sendsLater(r) {
+		return nil, request.TooLarge(most)
+	}
 	// ReadAll allocates as bytes arrive, whatever length was announced.
-	body, err := io.ReadAll(http.MaxBytesReader(w.(*response).ResponseWriter, r.Body, int64(most)))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(most)))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, request.TooLarge(most)
 	}
@@ -96,7 +110,10 @@ func readBody(w http.ResponseWriter, r *http.Request, most int) ([]byte, error) 
 	if err != nil {
 		return nil, problem.New(wire.CodeInvalidRequest, "send the whole body", "the body did not arrive: %v", err)
 	}
-	// The rest of the request has no deadline: it may be a poll.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	return bytes.Clone(body), nil // without spare capacity: history may keep it for long
+	return body, nil
 }
+
+// sendsLater reports whether r's client can be answered before it sends the body: it waits for 100
+// (RFC 9110, section 10.1.1), or HTTP/2 lets it stop (RFC 9113, section 8.1). Any other client is
+// sending already. It may miss an answer that comes before the end.
+func sendsLater(r *http.Request) bool { return r.Header["Expect"] != nil || r.ProtoMajor > 1 }

@@ -5,12 +5,16 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -89,6 +93,42 @@ func (k *kit) postOn(from, bytes, length int) net.Conn {
 		_, _ = io.WriteString(nc, strings.Repeat(" ", bytes-1))
 	}()
 	return nc
+}
+
+// A client that waits for 100 gets the refusal of a body that is too long instead, and need not
+// send it (RFC 9110, section 10.1.1).
+func TestABodyThatIsTooLongIsNotAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, lanetest.Settings{})
+		id := k.OpenA()
+		many := k.api.App.MostBytes()
+		for request, most := range map[string]int{
+			"POST /v1/topics/a/messages": 64 << 10, "POST /v1/messages": many, "POST /v1/sessions": many, "PATCH /v1/sessions/" + id: many,
+			"POST /v1/poll": many, "POST /v1/subjects": many,
+		} {
+			for length, want := range map[int]string{most: "100 Continue", most + 1: "413 Request Entity Too Large"} {
+				nc, err := k.Dial()
+				require.NoError(t, err)
+				go fmt.Fprintf(nc, "%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", request, length)
+				line, err := bufio.NewReader(nc).ReadString('\n')
+				require.NoError(t, err)
+				require.Equal(t, "HTTP/1.1 "+want+"\r\n", line, request)
+				nc.Close()
+			}
+		}
+	})
+	cfg := lanetest.NewParts(lanetest.Settings{})
+	defer cfg.Broker.Close()
+	for length, want := range map[int64]int{maxRevokeBytes: http.StatusBadRequest, maxRevokeBytes + 1: http.StatusRequestEntityTooLarge} {
+		r := httptest.NewRequest("POST", "/revocations", iotest.ErrReader(errors.New("asked for")))
+		r.ContentLength = length
+		r.Header.Set("Expect", "100-continue")
+		r.Header.Set("Authorization", "Bearer "+operatorsKey)
+		w := httptest.NewRecorder()
+		NewAdmin(adminOf(cfg, "")).ServeHTTP(w, r)
+		require.Equal(t, want, w.Code)
+		require.Equal(t, want == http.StatusBadRequest, strings.Contains(w.Body.String(), "asked for"))
+	}
 }
 
 func TestAParkedPollHoldsNoBody(t *testing.T) {
