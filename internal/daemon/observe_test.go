@@ -68,8 +68,9 @@ func TestTheAccessLog(t *testing.T) {
 			c.Ask(fmt.Sprintf(poll, 9))
 			c.Ask("GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n")
 			c.Ask("GET /nothing/secret HTTP/1.1\r\nHost: h\r\n\r\n")
+			c.Send("HEAD /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\n\r\n")
 
-			entries := d.accessed(9)
+			entries := d.accessed(10)
 			slices.SortStableFunc(entries, func(a, b map[string]any) int {
 				return cmp.Compare(fmt.Sprint(a["agent"]), fmt.Sprint(b["agent"]))
 			})
@@ -91,6 +92,7 @@ func TestTheAccessLog(t *testing.T) {
 				entry(way, 200, nil, "GET", toPoll), entry(way, 200, nil, "GET", toPoll),
 				entry(way, 400, map[string]any{"code": "ack_beyond_sent"}, "GET", toPoll),
 				entry(way, 200, nil, "GET", "/v1/poll"), entry("net/http", 404, map[string]any{"code": "not_found"}, "GET"),
+				entry("net/http", 200, map[string]any{"topic": "a"}, "HEAD", toTopic),
 				entry("net/http", 201, goClient, "POST", "/v1/sessions"), entry(way, 200, goPublish, "POST", toTopic),
 				entry(way, 200, ids, "POST", toTopic), entry(way, 200, ids, "POST", toTopic),
 			}

@@ -57,6 +57,9 @@ func NewAdmin(cfg AdminConfig) http.Handler {
 			writeProblem(w, problem.New(wire.CodeForbidden, "use a client that is not a browser, such as curl", "web pages may not use the admin listener"))
 		case isEscaped(r):
 			writeProblem(w, errEscaped())
+		case isOfServer(r):
+			w.Header().Set("Allow", allowAdmin)
+			w.WriteHeader(http.StatusNoContent)
 		default:
 			router.ServeHTTP(w, r)
 		}
@@ -65,24 +68,51 @@ func NewAdmin(cfg AdminConfig) http.Handler {
 
 func adminRouter(cfg AdminConfig) *mux.Router {
 	r := mux.NewRouter()
-	r.HandleFunc("/", showIndex).Methods("GET")
-	r.Handle("/metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{})).Methods("GET")
-	r.Handle("/livez", health(func() string { return "" })).Methods("GET")
-	r.Handle("/readyz", health(cfg.Ready)).Methods("GET")
-	r.Handle("/sessions", rarely(cfg.answer(cfg.listSessions))).Methods("GET")
-	r.Handle("/loglevel", asJSON(cfg.LogLevel)).Methods("GET")
-	r.Handle("/loglevel", cfg.operatorsOnly(asJSON(cfg.LogLevel))).Methods("PUT")
-	r.Handle("/revocations", cfg.operatorsOnly(cfg.answer(cfg.listRevocations))).Methods("GET") // names of users
-	r.Handle("/revocations", cfg.operatorsOnly(cfg.answer(cfg.revoke))).Methods("POST")
-	profiles := func(serve http.HandlerFunc) http.Handler { return cfg.operatorsOnly(rarely(bounded(serve))) }
-	r.Handle("/debug/pprof/cmdline", profiles(pprof.Cmdline)).Methods("GET")
-	r.Handle("/debug/pprof/profile", profiles(pprof.Profile)).Methods("GET")
-	r.Handle("/debug/pprof/trace", profiles(pprof.Trace)).Methods("GET")
-	r.PathPrefix("/debug/pprof/").Handler(profiles(pprof.Index)).Methods("GET")
+	gets := func(get http.Handler) http.Handler { return byMethod(map[string]http.Handler{"GET": get}) }
+	r.Handle("/", gets(http.HandlerFunc(showIndex)))
+	r.Handle("/metrics", gets(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{})))
+	r.Handle("/livez", gets(health(func() string { return "" })))
+	r.Handle("/readyz", gets(health(cfg.Ready)))
+	r.Handle("/sessions", gets(rarely(cfg.answer(cfg.listSessions))))
+	r.Handle("/loglevel", byMethod(map[string]http.Handler{"GET": asJSON(cfg.LogLevel), "PUT": cfg.operatorsOnly(asJSON(cfg.LogLevel))}))
+	r.Handle("/revocations", byMethod(map[string]http.Handler{
+		"GET":  cfg.operatorsOnly(cfg.answer(cfg.listRevocations)), // names of users
+		"POST": cfg.operatorsOnly(cfg.answer(cfg.revoke)),
+	}))
+	profiles := func(serve http.HandlerFunc) http.Handler { return gets(cfg.operatorsOnly(rarely(bounded(serve)))) }
+	r.Handle("/debug/pprof/cmdline", profiles(pprof.Cmdline))
+	r.Handle("/debug/pprof/profile", profiles(pprof.Profile))
+	r.Handle("/debug/pprof/trace", profiles(pprof.Trace))
+	r.PathPrefix("/debug/pprof/").Handler(profiles(pprof.Index))
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, problem.New(wire.CodeNotFound, "for the paths, see GET / or pubsubd help operating", "nothing is served here"))
 	})
 	return r
+}
+
+// allowAdmin lists the methods of all paths.
+const allowAdmin = "GET, HEAD, OPTIONS, POST, PUT"
+
+// byMethod serves a path with a handler for each method. HEAD is served as GET is: net/http omits
+// the body. Other methods are refused.
+func byMethod(served map[string]http.Handler) http.Handler {
+	if get := served[http.MethodGet]; get != nil {
+		served[http.MethodHead] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asGet := *r // some handlers know no HEAD
+			asGet.Method = http.MethodGet
+			get.ServeHTTP(w, &asGet)
+		})
+	}
+	allow := allowOf(served)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		serve := served[r.Method]
+		if serve == nil {
+			w.Header().Set("Allow", allow) // RFC 9110, section 15.5.6
+			writeProblem(w, errMethod(r, allow))
+			return
+		}
+		serve.ServeHTTP(w, r)
+	})
 }
 
 //go:embed admin.html

@@ -1,10 +1,12 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -176,7 +178,7 @@ func TestOnlyOperatorsChangeSomething(t *testing.T) {
 		{"a page over a Unix socket", none, true, []string{"Origin: null"}, wire.CodeForbidden},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for _, change := range changes {
+			for _, change := range withHeads(changes) {
 				w := askAs(c.admin, c.unix, change, c.headers...)
 				if c.code == "" {
 					require.NotContains(t, []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotFound}, w.Code, change)
@@ -191,10 +193,51 @@ func TestOnlyOperatorsChangeSomething(t *testing.T) {
 			}
 		})
 	}
-	for _, read := range reads {
+	for _, read := range withHeads(reads) {
 		require.Equal(t, http.StatusOK, askAs(none, false, read).Code, read)
 		require.Equal(t, http.StatusForbidden, askAs(set, false, read, key, "Origin: https://elsewhere.example").Code, read)
 	}
+}
+
+// withHeads adds a HEAD to each GET. A recorder keeps its body.
+func withHeads(requests [][2]string) (all [][2]string) {
+	for _, r := range requests {
+		if all = append(all, r); r[0] == http.MethodGet {
+			all = append(all, [2]string{http.MethodHead, r[1]})
+		}
+	}
+	return all
+}
+
+// A path of the admin listener refuses other methods with the ones that it has, and the
+// listener says which methods there are.
+func TestTheAdminListenerListsItsMethods(t *testing.T) {
+	cfg := lanetest.NewParts(lanetest.Settings{})
+	defer cfg.Broker.Close()
+	allow := map[string]string{"/loglevel": "GET, HEAD, PUT", "/revocations": "GET, HEAD, POST"}
+	for _, r := range slices.Concat(changes, reads) {
+		path, _, _ := strings.Cut(r[1], "?")
+		for _, method := range []string{"DELETE", "OPTIONS", "BREW"} {
+			w := askAs(adminOf(cfg, ""), false, [2]string{method, r[1]})
+			require.Equal(t, http.StatusMethodNotAllowed, w.Code, "%s %s", method, path)
+			want := cmp.Or(allow[path], "GET, HEAD")
+			require.Equal(t, want, w.Header().Get("Allow"), path)
+			require.Equal(t, wire.ProblemType, w.Header().Get("Content-Type"))
+			var p wire.Problem
+			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &p))
+			require.Equal(t, wire.CodeMethodNotAllowed, p.Code)
+			require.Equal(t, "use "+want, p.Remedy)
+		}
+	}
+	used := map[string]bool{"OPTIONS": true}
+	for _, route := range routes(t, adminRouter(adminOf(cfg, ""))) {
+		method, _, _ := strings.Cut(route, " ")
+		used[method] = true
+	}
+	w := askAs(adminOf(cfg, ""), false, [2]string{"OPTIONS", "*"})
+	require.Equal(t, http.StatusNoContent, w.Code)
+	require.Equal(t, strings.Join(slices.Sorted(maps.Keys(used)), ", "), w.Header().Get("Allow"))
+	require.Equal(t, http.StatusForbidden, askAs(adminOf(cfg, ""), false, [2]string{"OPTIONS", "*"}, "Origin: null").Code)
 }
 
 // Each route of the admin listener is in one of the lists above.
@@ -202,16 +245,14 @@ func TestEveryRouteOfTheAdminListenerIsJudged(t *testing.T) {
 	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
 	judged := map[string]bool{}
-	for _, c := range slices.Concat(changes, reads) {
+	for _, c := range withHeads(slices.Concat(changes, reads)) {
 		path, _, _ := strings.Cut(c[1], "?")
 		judged[c[0]+" "+path] = true
 	}
 	require.NoError(t, adminRouter(adminOf(cfg, "")).Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
 		path, err := route.GetPathTemplate()
 		require.NoError(t, err)
-		methods, err := route.GetMethods()
-		require.NoError(t, err, path)
-		for _, method := range methods {
+		for _, method := range methodsOf(route.GetHandler(), path) {
 			require.True(t, judged[method+" "+path], "%s %s: does it change something?", method, path)
 		}
 		return nil

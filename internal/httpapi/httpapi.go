@@ -83,8 +83,7 @@ func New(cfg Config) *API {
 	a.route(v1, "/ws", methods{"GET": a.openSocket})
 	a.route(v1, "/openapi.yaml", methods{"GET": a.describe})
 	for _, name := range []string{"client.js", "live.js", "share.js", "outbox.js", "react.js"} {
-		serve := a.module(pubsubjs.Load(name))
-		a.route(v1, "/"+name, methods{"GET": serve, "HEAD": serve})
+		a.route(v1, "/"+name, methods{"GET": a.module(pubsubjs.Load(name))})
 	}
 	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, r *http.Request, c app.Caller) error {
 		return a.App.Reject(c, errNotServed(r))
@@ -131,27 +130,49 @@ type handler func(w http.ResponseWriter, r *http.Request, c app.Caller) error
 // methods are the handlers of a path.
 type methods map[string]handler
 
+// route serves a path. A path with GET also has HEAD, unless the answer to GET waits for messages:
+// net/http omits the body (RFC 9110, section 9.3.2).
 func (a *API) route(r *mux.Router, path string, served methods) {
+	waits := slices.Contains(waitingPaths, path)
+	if get := served[http.MethodGet]; get != nil && !waits {
+		served[http.MethodHead] = get
+	}
+	allow := allowOf(served)
 	r.Handle(path, a.handle(func(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 		serve, ok := served[r.Method]
 		switch {
 		case !ok:
-			w.Header().Set("Allow", served.allow())
-			return a.App.Reject(c, problem.New(wire.CodeMethodNotAllowed, "use "+served.allow(), "this path does not support the method %.16s", r.Method))
-		case !(r.Method == http.MethodGet && slices.Contains(tokenPaths, path)) && queryHasToken(r.URL.RawQuery):
+			w.Header().Set("Allow", allow)
+			return a.App.Reject(c, errMethod(r, allow))
+		case !(r.Method == http.MethodGet && waits) && queryHasToken(r.URL.RawQuery):
 			return a.App.Reject(c, problem.New(wire.CodeInvalidRequest, "send the token as Authorization: Bearer …",
 				"only a GET of a poll, an event stream or a WebSocket can have a token in the query"))
-		case r.Method == http.MethodGet && hasBody(r):
+		case isRead(r) && hasBody(r):
 			// net/http would not notice the client leave while the body is unread.
-			return a.App.Reject(c, problem.New(wire.CodeInvalidRequest, "omit the body", "a GET must not have a body"))
+			return a.App.Reject(c, problem.New(wire.CodeInvalidRequest, "omit the body", "a %s must not have a body", r.Method))
 		}
 		return serve(w, r, c)
 	}))
 }
 
-// tokenPaths may have a token in the query, because an EventSource and a WebSocket of a
-// browser cannot send headers. Elsewhere a token in a URL would only be logged by proxies.
-var tokenPaths = []string{"/poll", "/sessions/{id}/poll", "/sse", "/ws"}
+// waitingPaths are those whose GET waits for messages. It may have a token in the query, because
+// an EventSource and a WebSocket of a browser cannot send headers. Elsewhere a token in a URL
+// would only be logged by proxies.
+var waitingPaths = []string{"/poll", "/sessions/{id}/poll", "/sse", "/ws"}
+
+// isRead reports whether r changes nothing, wherever it is served.
+func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+
+// isOfServer reports whether r asks what the whole server can do (RFC 9110, section 9.3.7).
+func isOfServer(r *http.Request) bool { return r.Method == http.MethodOptions && r.URL.Path == "*" }
+
+// allowAll lists the methods of all paths.
+const allowAll = "DELETE, GET, HEAD, OPTIONS, PATCH, POST"
+
+// errMethod refuses a method that a path does not have.
+func errMethod(r *http.Request, allow string) *wire.Problem {
+	return problem.New(wire.CodeMethodNotAllowed, "use "+allow, "this path does not support the method %.16s", r.Method)
+}
 
 // queryHasToken reports whether a query has the parameter token, or might have it if it
 // could be read.
@@ -163,8 +184,10 @@ func queryHasToken(raw string) bool {
 	return values.Has("token") || err != nil && strings.Contains(raw, "token")
 }
 
-// allow lists the methods for the Allow header.
-func (m methods) allow() string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
+// allowOf lists the methods of a path for the Allow header.
+func allowOf[H any](served map[string]H) string {
+	return strings.Join(slices.Sorted(maps.Keys(served)), ", ")
+}
 
 // handle wraps serve with the parts that all requests share: the headers of the answer, the
 // caller, and the problem. serve gets a *response.
@@ -213,9 +236,15 @@ func (a *API) serve(w *response, r *http.Request, serve handler) error {
 			return err
 		}
 		return a.answerPreflight(w, r)
+	case isOfServer(r):
+		if err := a.App.Reject(c, nil); err != nil {
+			return err
+		}
+		w.Header().Set("Allow", allowAll)
+		return a.writeNothing(w)
 	case a.origins.Check(r) != nil:
 		return a.App.Reject(c, a.errOrigin(r, "change anything"))
-	case r.Method == http.MethodGet && r.Header["Origin"] != nil && a.origins.CheckPage(r) != nil:
+	case isRead(r) && r.Header["Origin"] != nil && a.origins.CheckPage(r) != nil:
 		a.origins.LogRefused(r.Header.Get("Origin")) // its browser hides the answer
 	}
 	return serve(w, r, c)

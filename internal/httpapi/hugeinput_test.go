@@ -47,6 +47,9 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 	}
 	step := exhaustive.Step(19)
 	for r, at := range routes(t, newAPI(lanetest.NewParts(lanetest.Settings{})).router) {
+		if strings.HasPrefix(at, "HEAD ") {
+			continue // as GET, but its answer has no body
+		}
 		synctest.Test(t, func(t *testing.T) {
 			k := newKit(t, lanetest.Settings{})
 			id := k.Open(`{"topics":["a"]}`).Session

@@ -99,14 +99,14 @@ func (r *reader) judge(request *http.Request, route *routers.Route, vars map[str
 	if w.Code < 300 {
 		require.NoError(r, openapi3filter.ValidateRequest(context.Background(), in))
 	}
-	unread := lines || slices.Contains([]string{"application/cbor-seq", "text/javascript; charset=utf-8", "text/html; charset=utf-8"}, w.Header().Get("Content-Type"))
+	unread := lines || request.Method == http.MethodHead || slices.Contains([]string{"application/cbor-seq", "text/javascript; charset=utf-8", "text/html; charset=utf-8"}, w.Header().Get("Content-Type"))
 	out := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: w.Code, Header: w.Header(),
 		Options: &openapi3filter.Options{IncludeResponseStatus: true, ExcludeResponseBody: unread},
 	}
 	out.SetBodyBytes(w.Body.Bytes())
 	require.NoError(r, openapi3filter.ValidateResponse(context.Background(), out), "%s %s", request.Method, request.URL)
-	if lines {
+	if lines && request.Method != http.MethodHead {
 		line := route.Operation.Responses.Status(w.Code).Value.Content[frame.NDJSON.ContentType()].Schema.Value
 		for text := range strings.Lines(w.Body.String()) {
 			fits(r.T, line, text)
@@ -168,6 +168,14 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 
 	r.open(`{"topics":["a.b@oldest","c"]}`)
 	r.ask(400, "POST", "/v1/sessions", `{"topics":["a..b"]}`)
+	for _, path := range []string{
+		messages + "?limit=10", "/v1/topics?limit=1", "/v1/topics/a.b", "/v1/topics/lobby.a/presence", "/v1/sessions/SESSION", "/v1/openapi.yaml",
+		"/", "/livez", "/readyz", "/metrics", "/sessions?limit=1", "/loglevel",
+	} {
+		r.ask(200, "HEAD", path, "")
+	}
+	r.ask(404, "HEAD", "/v1/topics/nobodys", "")
+	r.ask(400, "HEAD", "/sessions?sort=size", "")
 	r.ask(200, "GET", "/v1/sessions/SESSION", "")
 	r.ask(200, "PATCH", "/v1/sessions/SESSION", `{"add":["d"],"remove":["c"]}`)
 	require.Contains(t, r.ask(200, "GET", "/v1/sessions/SESSION/poll?ack=0&mode=batch", ""), `"n":1`)
@@ -226,6 +234,8 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(401, "POST", "/revocations", `{"subject":"ann"}`)
 	r.ask(413, "POST", "/revocations", `{"subject":"`+strings.Repeat("x", maxRevokeBytes)+`"}`, operator)
 	r.ask(200, "GET", "/revocations?limit=10", "", operator)
+	r.ask(200, "HEAD", "/revocations?limit=10", "", operator)
+	r.ask(401, "HEAD", "/revocations", "")
 	r.ask(400, "GET", "/revocations?limit=0", "", operator)
 	r.ask(401, "GET", "/revocations", "")
 	for at := range operations(r.doc) {
@@ -241,7 +251,7 @@ func TestTheOpenAPIDocumentHasTheRefusalsOfEachRoute(t *testing.T) {
 	for at := range operations(r.doc) {
 		method, path, _ := strings.Cut(at, " ")
 		isPublic, reads := strings.HasPrefix(path, "/v1/"), method == "GET" || method == "HEAD"
-		ofToken := slices.Contains(tokenPaths, strings.TrimPrefix(path, "/v1")) && method == "GET"
+		ofToken := slices.Contains(waitingPaths, strings.TrimPrefix(path, "/v1")) && method == "GET"
 		path = strings.NewReplacer("{topic}", "lobby.a", "{id}", "SESSION").Replace(path)
 		r.ask(421, method, path, "", "Host: elsewhere.example")
 		if !isPublic || !reads || slices.Contains(toPages, at) {

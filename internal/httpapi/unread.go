@@ -19,13 +19,14 @@ type response struct {
 	http.ResponseWriter
 	listen.Owner // the address that the request is counted for
 	unread       memory.UnreadBytes
+	isHead       bool           // the answer has no body: net/http does not write it
 	entry        *observe.Entry // in the access log; nil: the request is not logged
 	turn         *limit.Gate    // from which takeTurn has a turn; nil: there is none
 }
 
 func (a *API) response(w http.ResponseWriter, r *http.Request) *response {
 	nc := listen.FromContext(r.Context())
-	answer := &response{ResponseWriter: w, Owner: listen.Owner{Conn: listen.Of(nc)}}
+	answer := &response{ResponseWriter: w, Owner: listen.Owner{Conn: listen.Of(nc)}, isHead: r.Method == http.MethodHead}
 	if counted := listen.Counted(nc); counted != nil {
 		answer.Who = counted.Who(r.Header["X-Forwarded-For"])
 	} else {
@@ -79,6 +80,10 @@ const pinFrom = 16 << 10
 // count with their messages. The error is app.ErrClientGone.
 func (w *response) write(parts []frame.Part) error {
 	w.endTurn()
+	if w.isHead {
+		w.entry.Wrote(0)
+		return nil
+	}
 	own, shared := 0, 0
 	for _, p := range parts {
 		if p.Frame == nil {

@@ -167,7 +167,10 @@ func Serve(t testing.TB, way lane.Way, s Settings, control ControlFunc, handler 
 	k.Lane, k.begun = l, time.Now()
 	socket := k.listen()
 	k.addr = socket.Addr().String()
-	server := &http.Server{Handler: served, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext, ConnState: listen.ConnState}
+	server := &http.Server{
+		Handler: served, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext, ConnState: listen.ConnState,
+		DisableGeneralOptionsHandler: true, // as the daemon does
+	}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(socket) })
 	running.Go(func() { _ = server.Serve(l.Listener()) })
