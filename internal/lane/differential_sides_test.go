@@ -47,6 +47,25 @@ type scene struct {
 	patient bool
 }
 
+// lineEnds finds line ends that may precede a request of the lane, and not follow a body.
+var lineEnds = regexp.MustCompile(`(^|\r\n\r\n)([\r\n]{1,4})`)
+
+// lineEnds returns where in the odd bytes such line ends are.
+func (sc scene) lineEnds() (at [][2]int) {
+	for _, found := range lineEnds.FindAllStringSubmatchIndex(sc.odd, -1) {
+		at = append(at, [2]int{found[4], found[5]})
+	}
+	return at
+}
+
+// without returns the scene without the first n of them.
+func (sc scene) without(n int) scene {
+	for _, at := range slices.Backward(sc.lineEnds()[:n]) {
+		sc.odd = sc.odd[:at[0]] + sc.odd[at[1]:]
+	}
+	return sc
+}
+
 // The last request of a scene is its own publish. An answer shows that all earlier
 // requests were answered, and that the connection still works. Otherwise an earlier
 // request swallowed the publish, or the connection is closed.
@@ -245,11 +264,15 @@ var (
 	nextChunk   = regexp.MustCompile(`\n\r\n[1-9a-f][0-9a-f]*\r\n\{`)
 	gzipHead    = regexp.MustCompile(`Content-Encoding: gzip\r\nContent-Length: (\d+)\r\n([^\r\n]+\r\n)*\r\n`)
 	heads       = regexp.MustCompile(`HTTP/1\.[01] \d\d\d [^\r\n]*\r\n([^\r\n]+\r\n)*\r\n`)
+
+	// What is not HTTP is answered with net/http's own 400, or with the lane's problem.
+	notHTTP = regexp.MustCompile(`HTTP/1\.1 400 Bad Request\r\n(Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request|` +
+		`([^\r\n]+\r\n)+Connection: close\r\n\r\n\{[^\n]*"code":"invalid_request","detail":"the request is not valid HTTP: [^\n]*\}\n)$`)
 )
 
 // mask replaces text that may differ, and sorts the lines of each head.
 func (s *side) mask(text, session string) string {
-	text = unpack(text)
+	text = unpack(notHTTP.ReplaceAllString(text, "not HTTP"))
 	text = maskBytes.ReplaceAllStringFunc(text, func(payload string) string { // the payload may contain the session ID
 		_, encoded, _ := strings.Cut(payload, ":")
 		decoded, err := base64.StdEncoding.DecodeString(strings.Trim(encoded, `"`))

@@ -1,6 +1,7 @@
 package lane_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -28,12 +29,29 @@ func startPair(t testing.TB, way lane.Way, origins ...string) *pair {
 }
 
 // compare plays a scene to both daemons at once. It returns how the two sights differ, or
-// "".
-func (p *pair) compare(sc scene, token string) string {
+// "". The lane ignores line ends before a request, where net/http answers 400. So the daemon
+// without the lane may be sent fewer of them: not the first one, two, three … of these places. next
+// returns a token for each attempt.
+func (p *pair) compare(play script, next func(attempt int) string) (why string) {
+	for skipped := 0; ; skipped++ {
+		token := next(skipped)
+		sc := play(token)
+		differs := p.compareOnce(sc, sc.without(skipped), token)
+		if differs == "" {
+			return ""
+		}
+		if why = cmp.Or(why, differs); skipped == len(sc.lineEnds()) {
+			return why
+		}
+	}
+}
+
+// compareOnce is compare with the scene for the daemon without the lane.
+func (p *pair) compareOnce(sc, scOff scene, token string) string {
 	var off, on sight
 	var offErr, onErr error
 	var both sync.WaitGroup
-	both.Go(func() { off, offErr = p.off.play(sc, token) })
+	both.Go(func() { off, offErr = p.off.play(scOff, token) })
 	both.Go(func() { on, onErr = p.on.play(sc, token) })
 	both.Wait()
 	switch {
@@ -65,8 +83,27 @@ var looks = []look{{64, sideQuiet}, {12, 4 * sideQuiet}, {3, 12 * sideQuiet}, {1
 // maxDifferences bounds how many differences are reported. More would not help.
 const maxDifferences = 5
 
-// compareAll plays all scenes. It plays the scenes that differ again, with more patience.
+// compareAll plays all scenes. Those with line ends before a request come last, and do not count in
+// what was published in all: some attempts of compare differ.
 func (p *pair) compareAll(t *testing.T, scenes []script) {
+	t.Helper()
+	var plain, odd []script
+	for i, play := range scenes {
+		if len(play(token(i)).lineEnds()) == 0 {
+			plain = append(plain, play)
+		} else {
+			odd = append(odd, play)
+		}
+	}
+	if p.compareThese(t, plain, 0) {
+		require.Equal(t, p.off.published(), p.on.published(), "what was published, in all")
+	}
+	p.compareThese(t, odd, len(looks)*len(plain))
+}
+
+// compareThese plays scenes, with tokens from first on. It plays the scenes that differ again, with
+// more patience, and reports whether there were none.
+func (p *pair) compareThese(t *testing.T, scenes []script, first int) (alike bool) {
 	t.Helper()
 	left := make([]int, len(scenes))
 	for i := range scenes {
@@ -78,18 +115,16 @@ func (p *pair) compareAll(t *testing.T, scenes []script) {
 		if n == len(looks)-1 {
 			most = maxDifferences
 		}
-		differ = p.having(l.quiet).playAll(scenes, left, n*len(scenes), l.atOnce, most)
-		if n == 0 && len(differ) == 0 {
-			require.Equal(t, p.off.published(), p.on.published(), "what was published, in all")
-		}
+		differ = p.having(l.quiet).playAll(scenes, left, first+n*len(scenes), l.atOnce, most)
 		if left = slices.Sorted(maps.Keys(differ)); len(left) == 0 {
-			return
+			return n == 0
 		}
 		t.Logf("look %d: of %d scenes differ %v", n+1, len(scenes), left)
 	}
 	for _, i := range left {
 		t.Errorf("scene %d: %s", i, differ[i])
 	}
+	return false
 }
 
 // playAll plays some of the scenes and returns the differences, by scene. It stops after
@@ -102,8 +137,7 @@ func (p *pair) playAll(scenes []script, some []int, first, atOnce, most int) map
 	for range atOnce {
 		playing.Go(func() {
 			for i := range next {
-				own := token(first + i)
-				if why := p.compare(scenes[i](own), own); why != "" {
+				if why := p.compare(scenes[i], func(attempt int) string { return token(attempt<<20 + first + i) }); why != "" {
 					mu.Lock()
 					differ[i] = why
 					mu.Unlock()
@@ -331,14 +365,14 @@ func TestTheDifferentialTestSeesADifference(t *testing.T) {
 			crooked := *p.on
 			crooked.addr = relay(t, p.on.Addr(), lie)
 			differs := &pair{off: p.off, on: &crooked}
-			require.NotEmpty(t, differs.compare(honest, token(played)))
+			require.NotEmpty(t, differs.compareOnce(honest, honest, token(played)))
 		})
 	}
 	t.Run("and an honest relay passes", func(t *testing.T) {
 		honestly := *p.on
 		honestly.addr = relay(t, p.on.Addr(), func(toDaemon, toClient string) (string, string, bool) { return toDaemon, toClient, false })
 		patient := (&pair{off: p.off, on: &honestly}).having(looks[len(looks)-1].quiet)
-		require.Empty(t, patient.compare(honest, token(0)))
+		require.Empty(t, patient.compareOnce(honest, honest, token(0)))
 	})
 }
 
@@ -393,10 +427,11 @@ func FuzzLaneAgainstNetHTTP(f *testing.F) {
 		if poll {
 			sc.first = pollZero
 		}
+		play := func(string) scene { return sc }
 		for _, p := range pairs {
-			why := p.compare(sc, token(2*plays))
+			why := p.compare(play, func(attempt int) string { return token(attempt<<32 + 2*plays) })
 			if why != "" { // as in compareAll, a late answer may look like a missing one
-				why = p.having(looks[len(looks)-1].quiet).compare(sc, token(2*plays+1))
+				why = p.having(looks[len(looks)-1].quiet).compare(play, func(attempt int) string { return token(attempt<<32 + 2*plays + 1) })
 			}
 			require.Empty(t, why)
 		}

@@ -16,7 +16,7 @@ import "bytes"
 //
 // Host is required, with a value that net/http accepts and a name that cors.Hosts allows. A body has exactly Content-Length
 // bytes; POST requires it, GET forbids it. Connection may only be keep-alive. The whole
-// request fits the buffer. Any other request is not wrong: net/http reads it.
+// request fits the buffer. Any other request is not wrong: net/http reads it; see serveForeign.
 
 // A form is the form of a request.
 type form uint8

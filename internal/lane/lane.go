@@ -10,9 +10,11 @@
 //
 // The lane reads three forms of requests. Its grammar is narrower than HTTP (grammar.go),
 // so whatever it accepts has only one meaning. It hands every other request back to
-// net/http with all bytes that it has read, so that nothing is parsed in two ways. It does
-// not parse a request before the last answer is complete. It authorises each request by
-// itself, because a proxy sends requests of many clients on one connection.
+// net/http with all bytes that it has read, so that nothing is parsed in two ways. It skips line
+// ends before a request, and refuses a head that net/http's parser cannot read, because net/http
+// would answer both with a 400 without a problem. It does not parse a request before the last
+// answer is complete. It authorises each request by itself, because a proxy sends requests of many
+// clients on one connection.
 //
 // Polls wait in one of two ways, "handoff" and "channel"; see session.Outlet. The lane
 // needs Linux. On other systems net/http serves everything.
@@ -167,9 +169,6 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request, entry *observe.Entry
 		entry.Way = "lane"
 	}
 	c.requests.strikes, c.who = nc.Strikes, c.counted.Who(r.Header["X-Forwarded-For"])
-	if r.Method == http.MethodPost {
-		c.requests.blanks = blanksBehindPost
-	}
 	_, buffered, err := http.NewResponseController(w).Hijack()
 	_ = nc.Close() // c.fd keeps the connection open
 	c.failed = err != nil
@@ -210,7 +209,7 @@ func (l *Lane) adopt(nc *listen.Conn) *conn {
 func (l *Lane) newConn(fd int, counted *limit.Connection) *conn {
 	c := &conn{counted: counted, who: counted.Who(nil)}
 	c.owner = c
-	c.lane, c.requests.parser.lane, c.fd, c.unread = l, l, fd, true
+	c.lane, c.requests.parser.lane, c.requests.blanks, c.fd, c.unread = l, l, blanksBefore, fd, true
 	c.answer.Init(l.cfg.Polls, c, l.cfg.Way == HandOff)
 	return c
 }

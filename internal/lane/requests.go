@@ -1,10 +1,13 @@
 package lane
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/app"
@@ -13,6 +16,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/observe"
+	"github.com/pubsubd/pubsubd/internal/problem"
 	"github.com/pubsubd/pubsubd/internal/request"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -23,7 +27,7 @@ import (
 type requests struct {
 	parser  parser
 	refusal error  // a delayed refusal; nil: none
-	blanks  int    // how many bytes of line ends may precede the next request
+	blanks  int    // how many bytes of line ends may still precede the next request
 	served  uint32 // requests since the connection joined
 	strikes uint8  // how often in a row the lane handed it back after few requests
 }
@@ -61,20 +65,49 @@ func (c *conn) serve() bool {
 			c.servePoll(&r, caller)
 		}
 	default:
-		// Some clients send line ends after the body of a POST. net/http skips them, too.
 		first := c.buf[:min(w.blanks, c.filled)]
 		n := len(first) - len(bytes.TrimLeft(first, "\r\n"))
 		w.blanks -= n
 		c.consume(n)
 		if n == 0 {
-			c.ending = returning
+			c.serveForeign()
 		}
 	}
 	return true
 }
 
-// blanksBehindPost is how many bytes of line ends may follow a POST's body.
-const blanksBehindPost = 4
+// blanksBefore is how many bytes of line ends may precede a request: some clients send them after
+// the last (RFC 9112, section 2.2). net/http skips as many, but only after a POST.
+const blanksBefore = 4
+
+// serveForeign hands a request back that has none of the lane's forms. If its head is whole and
+// net/http would refuse it without a problem, the lane refuses it instead. net/http's own parser
+// decides that, so that nothing is parsed in two ways.
+func (c *conn) serveForeign() {
+	read := c.buf[:c.filled]
+	isWhole := bytes.Contains(read, []byte("\n\r\n")) || bytes.Contains(read, []byte("\n\n"))
+	if !isWhole || bytes.Contains(bytes.ToLower(read), []byte("transfer-encoding")) { // net/http may answer with 501 instead
+		c.ending = returning
+		return
+	}
+	_, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(read)))
+	if err == nil {
+		c.ending = returning
+		return
+	}
+	c.origin, c.requestID = 0, ""
+	c.ending = lastAnswer // nobody knows where the next request begins
+	c.fail(problem.New(wire.CodeInvalidRequest, "use an HTTP client, or write the request as in RFC 9112", "the request is not valid HTTP: %s", withoutBytes(err)))
+}
+
+// withoutBytes returns what net/http's parser says, without what it quotes: that may be a secret.
+func withoutBytes(err error) string {
+	if of, ok := errors.AsType[*url.Error](err); ok {
+		err = of.Err
+	}
+	text := err.Error()
+	return strings.TrimRight(text[:strings.IndexAny(text+";", `";`)], ": ")
+}
 
 // servePoll begins one poll. A poll without a session makes one.
 func (c *conn) servePoll(r *parsed, caller app.Caller) {
@@ -90,7 +123,7 @@ func (c *conn) servePoll(r *parsed, caller app.Caller) {
 			return
 		}
 		s, req, err := pollTopics(c.lane.life, a, caller, p)
-		c.accept(r, 0)
+		c.accept(r)
 		c.answerPoll(s, req, err)
 		return
 	}
@@ -104,7 +137,7 @@ func (c *conn) servePoll(r *parsed, caller app.Caller) {
 		return
 	}
 	s, req, err := a.Poll(c.lane.life, caller, r.name, c.session, p)
-	c.accept(r, 0)
+	c.accept(r)
 	c.answerPoll(s, req, err)
 }
 
@@ -119,7 +152,7 @@ func pollTopics(ctx context.Context, a *app.App, caller app.Caller, p request.To
 
 // pollAside begins a poll that has to wait before that.
 func (c *conn) pollAside(r *parsed, poll func(ctx context.Context) (*session.Session, transport.Request, error)) {
-	c.callAside(r, 0, func(ctx context.Context) func(*conn) {
+	c.callAside(r, func(ctx context.Context) func(*conn) {
 		s, req, err := poll(ctx)
 		return func(c *conn) { c.answerPoll(s, req, err) }
 	})
@@ -146,7 +179,7 @@ func (c *conn) servePublish(r *parsed, caller app.Caller) {
 	}
 	if !a.Recognise(&caller) {
 		caller := caller // only here is it on the heap
-		c.callAside(r, blanksBehindPost, func(ctx context.Context) func(*conn) {
+		c.callAside(r, func(ctx context.Context) func(*conn) {
 			var published wire.Published
 			p, m, err := beginPublish(ctx, a, caller, h, body)
 			if err == nil {
@@ -160,7 +193,7 @@ func (c *conn) servePublish(r *parsed, caller app.Caller) {
 	if r.fields.traceparent != "" {
 		ctx = observe.Continue(ctx, r.fields.traceparent, r.fields.tracestate)
 	}
-	c.accept(r, blanksBehindPost)
+	c.accept(r)
 	published, over := wire.Published{}, true
 	p, m, err := beginPublish(ctx, a, caller, h, body)
 	if err == nil {
@@ -208,11 +241,11 @@ func (c *conn) answerPublish(published wire.Published, err error) {
 	c.answered(false)
 }
 
-// accept notes that the lane serves a request, and how many blanks may follow it. It begins
-// the entry in the access log, if the log selects the request.
-func (c *conn) accept(r *parsed, blanks int) {
+// accept notes that the lane serves a request. It begins the entry in the access log, if the log
+// selects the request.
+func (c *conn) accept(r *parsed) {
 	c.requests.served++
-	c.requests.blanks = blanks
+	c.requests.blanks = blanksBefore
 	c.origin, c.requestID = r.fields.originIndex, r.fields.requestID
 	if e := c.lane.cfg.AccessLog.Begin(); e != nil {
 		c.entry = e
@@ -236,8 +269,8 @@ func (c *conn) accept(r *parsed, blanks int) {
 // callAside makes a call that waits in a goroutine. Then the loop runs the function that
 // the call returned. Meanwhile the connection serves nothing else. ctx ends when the
 // client leaves.
-func (c *conn) callAside(r *parsed, blanks int, call func(ctx context.Context) (answer func(*conn))) {
-	c.accept(r, blanks)
+func (c *conn) callAside(r *parsed, call func(ctx context.Context) (answer func(*conn))) {
+	c.accept(r)
 	c.state = waiting
 	ctx := observe.Continue(c.makeWaiter().client, r.fields.traceparent, r.fields.tracestate)
 	c.lane.running.Go(func() {
@@ -278,7 +311,7 @@ func (c *conn) fail(err error) {
 		c.ending = closing
 		return
 	}
-	h, last := c.head(), c.lane.draining.Load() || p.Code == wire.CodeDraining
+	h, last := c.head(), c.ending == lastAnswer || c.lane.draining.Load() || p.Code == wire.CodeDraining
 	after := h.after
 	if last {
 		after += "Connection: close\r\n"
