@@ -95,7 +95,11 @@ func (t *topicsListing) page(base *url.URL, after string) (wire.TopicList, error
 	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
 	defer cancel()
 	u := base.JoinPath("v1/topics")
-	u.RawQuery = url.Values{"after": {after}, "limit": {strconv.Itoa(topicsPage)}}.Encode()
+	query := url.Values{"limit": {strconv.Itoa(topicsPage)}}
+	if after != "" {
+		query.Set("after", after)
+	}
+	u.RawQuery = query.Encode()
 	var page wire.TopicList
 	err := t.server.ask(ctx, http.MethodGet, u, &page)
 	return page, err

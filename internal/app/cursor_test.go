@@ -14,8 +14,11 @@ import (
 
 // list returns a page of topics.
 func (a *App) list(t *testing.T, after string) (page wire.TopicList, err error) {
-	query := url.Values{"after": {after}, "limit": {"1000"}}.Encode()
-	err = a.Topics(t.Context(), Caller{}, request.PageOf(query), func(topics iter.Seq[wire.TopicState], next *string, _ func()) error {
+	query := url.Values{"limit": {"1000"}}
+	if after != "" {
+		query.Set("after", after)
+	}
+	err = a.Topics(t.Context(), Caller{}, request.PageOf(query.Encode()), func(topics iter.Seq[wire.TopicState], next *string, _ func()) error {
 		for topic := range topics {
 			page.Topics = append(page.Topics, topic)
 		}

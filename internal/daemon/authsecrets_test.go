@@ -73,7 +73,7 @@ func TestNoSecretOfAuthorisationGetsOut(t *testing.T) {
 				require.NoError(t, conn.Close())
 				conn, err = net.Dial("tcp", d.TCPAddr())
 				require.NoError(t, err)
-				_, err = conn.Write(itemOf(t, wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}}, Auth: token}))
+				_, err = conn.Write(itemOf(t, wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}}, Auth: &token}))
 				require.NoError(t, err)
 				said := make([]byte, 4096)
 				n, err := conn.Read(said)

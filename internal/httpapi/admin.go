@@ -146,7 +146,8 @@ const mostProfileSeconds = 60
 func bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.NoBody
-		if seconds := r.URL.Query().Get("seconds"); seconds != "" {
+		if query := r.URL.Query(); query.Has("seconds") {
+			seconds := query.Get("seconds")
 			if n, err := strconv.ParseFloat(seconds, 64); err != nil || !(n > 0 && n <= mostProfileSeconds) {
 				writeProblem(w, problem.New(wire.CodeInvalidRequest, fmt.Sprintf("send seconds=N, with N above 0 and at most %d", mostProfileSeconds), "seconds is not valid"))
 				return

@@ -364,7 +364,7 @@ func TestProfilesAreBounded(t *testing.T) {
 	cfg := lanetest.NewParts(lanetest.Settings{})
 	defer cfg.Broker.Close()
 	key := "Authorization: Bearer " + operatorsKey
-	for _, seconds := range []string{"61", "1e9", "-1", "0", "x", "NaN", "%20"} {
+	for _, seconds := range []string{"61", "1e9", "-1", "0", "x", "NaN", "%20", ""} {
 		for _, profile := range []string{"profile", "trace", "goroutine"} {
 			w := askAs(adminOf(cfg, ""), false, [2]string{"GET", "/debug/pprof/" + profile + "?seconds=" + seconds}, key)
 			require.Equal(t, http.StatusBadRequest, w.Code, seconds)

@@ -71,15 +71,23 @@ type duplexClient struct {
 	early   []wire.Content // received while command waited for a reply; guarded by reading
 }
 
+// optional returns text as a member of a request, which an empty text omits.
+func optional(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
 // connect opens a connection and returns the positions from hello or from the reply to
 // subscribe.
 func (d *duplexClient) connect() ([]wire.Position, error) {
 	d.system.Helper()
-	request := wire.ConnectRequest{Session: d.session, Ack: &d.got}
+	request := wire.ConnectRequest{Session: optional(d.session), Ack: &d.got}
 	starts := d.starts()
 	many := len(starts) > manyStarts
 	if d.session == "" {
-		request = wire.ConnectRequest{Client: d.self}
+		request = wire.ConnectRequest{Client: optional(d.self)}
 		if d.self != "" {
 			request.Echo = new(false)
 		}

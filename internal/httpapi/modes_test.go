@@ -212,7 +212,7 @@ func (s *subscriber) openSession(topics []wire.Start) error {
 // openFor opens a session with acknowledgements. The error is a *wire.Problem.
 func (k *kit) openFor(topics []wire.Start, client string) (opened wire.SessionOpened, err error) {
 	k.Helper()
-	request := wire.OpenRequest{Topics: topics, Client: client}
+	request := wire.OpenRequest{Topics: topics, Client: optional(client)}
 	if client != "" {
 		request.Echo = new(false)
 	}

@@ -50,9 +50,13 @@ func (w socketWay) on(k *kit) *duplexSystem {
 		k.Helper()
 		q := url.Values{"format": {formatNames[w.format]}}
 		lanetest.AddTopics(q, request.Topics)
-		addWishes(q, request.Topics, request.Client)
-		if request.Session != "" {
-			q.Set("session", request.Session)
+		self := ""
+		if request.Client != nil {
+			self = *request.Client
+		}
+		addWishes(q, request.Topics, self)
+		if request.Session != nil {
+			q.Set("session", *request.Session)
 			q.Set("ack", strconv.FormatUint(*request.Ack, 10))
 		}
 		return k.TryDialSocket("/v1/ws?" + q.Encode())

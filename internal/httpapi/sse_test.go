@@ -95,7 +95,7 @@ func TestAnInvalidEventStreamIsRefused(t *testing.T) {
 			"topic=a&last_event_id=17":           wire.CodeInvalidPosition,
 			"topic=a&last_event_id=~x:":          wire.CodeInvalidPosition,
 			"topic=a&last_event_id=":             "",
-			"topic=a&heartbeat=":                 "",
+			"topic=a&heartbeat=":                 wire.CodeInvalidRequest,
 			"topic=a&heartbeat=loud":             wire.CodeInvalidRequest,
 			"topic=a&heartbeat=event&heartbeat=": wire.CodeInvalidRequest,
 			"topic=" + strings.Repeat("a.", 20):  wire.CodeInvalidTopic,

@@ -189,7 +189,7 @@ func TestATCPConnectionContinuesASession(t *testing.T) {
 		k.Kit.Publish("a", `{"n":[2,2.5]}`)
 		_, body := k.Get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
 		require.Contains(t, body, `[2,2.5]`)
-		s := k.openBare(wire.ConnectRequest{Session: id, Ack: new(uint64(1))})
+		s := k.openBare(wire.ConnectRequest{Session: &id, Ack: new(uint64(1))})
 		c := <-s.frames
 		require.Equal(t, id, c.Hello.Session)
 		c, err := s.Next()

@@ -77,9 +77,9 @@ func (m *Message) readQuery(raw string) error {
 	}
 	m.TTL = time.Duration(q.number("ttl", 1, MaxTTLSeconds, 0)) * time.Second
 	m.Session = q.one("session")
-	m.Key = strings.Clone(q.one("key")) // a substring would keep the whole request line
+	m.Key = strings.Clone(q.oneOrEmpty("key")) // a substring would keep the whole request line
 	q.fail(checkKey(m.Key))
-	if m.Client = strings.Clone(q.one("client")); q.values.Has("client") {
+	if m.Client = strings.Clone(q.one("client")); m.Client != "" {
 		q.fail(checkClient(m.Client))
 	}
 	return q.err

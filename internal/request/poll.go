@@ -144,9 +144,9 @@ var ErrSessionAlone = problem.New(wire.CodeInvalidRequest, "send session alone, 
 // lastEventID reads the id of the client's last event. An EventSource sends it in a header
 // when it reconnects, and a polyfill in the query. A page that makes a new EventSource puts
 // it in the query as last_event_id, which later reconnects repeat, so both of the others
-// are newer. session=ID&ack=K in the query is the id ~ID:K.
+// are newer. session=ID&ack=K in the query is the id ~ID:K. An empty id is none, as in a browser.
 func (q *query) lastEventID(headers []string) transport.EventID {
-	text, name := q.one("last_event_id"), q.one("session")
+	text, name := q.oneOrEmpty("last_event_id"), q.one("session")
 	if name != "" && text == "" && q.values.Has("ack") {
 		text = string(transport.EventID{Session: name, Count: q.number("ack", 0, maxAck, 0)}.Append(nil))
 	}

@@ -127,8 +127,31 @@ func (q *query) fail(err error) {
 	}
 }
 
-// one returns the only value of a parameter, or "".
+// one returns the only value of a parameter, or "" without it. It refuses an empty value: a client
+// whose variable was empty would get the default, and not notice.
 func (q *query) one(name string) string {
+	value := q.oneOrEmpty(name)
+	if value == "" && q.values.Has(name) {
+		q.fail(empty(name))
+	}
+	return value
+}
+
+// empty refuses a parameter or a member whose empty value would pass for none.
+func empty(name string) *wire.Problem {
+	return problem.New(wire.CodeInvalidRequest, "send a value, or omit "+name, "%s is empty", name)
+}
+
+// text returns the only value of a parameter, or nil without it.
+func (q *query) text(name string) *string {
+	if value := q.one(name); value != "" {
+		return &value
+	}
+	return nil
+}
+
+// oneOrEmpty is one for a parameter whose empty value means none.
+func (q *query) oneOrEmpty(name string) string {
 	values := q.values[name]
 	switch {
 	case len(values) > 1:
@@ -141,12 +164,8 @@ func (q *query) one(name string) string {
 
 // takeToken makes the parameter token the credentials of the request.
 func (q *query) takeToken(c *auth.Credentials) {
-	if !q.values.Has("token") {
-		return
-	}
 	switch token := q.one("token"); {
 	case token == "":
-		q.fail(problem.New(wire.CodeInvalidRequest, "send a token, or omit the parameter", "token is empty"))
 	case c.Authorization != "" || c.Token != "":
 		q.fail(problem.New(wire.CodeInvalidRequest, "send only one of them", "the request has a token in the query and another token"))
 	default:
@@ -239,8 +258,8 @@ func (q *query) limitRate(topics []wire.Start, mode transport.Mode) {
 
 // opening returns the session to open for topics, as the query asks.
 func (q *query) opening(topics []wire.Start, mode transport.Mode) session.Opening {
-	client, echo := q.one("client"), q.echo()
-	o, err := openingOf(topics, client, &echo)
+	echo := q.echo()
+	o, err := openingOf(topics, q.text("client"), &echo)
 	q.fail(err)
 	q.limitRate(topics, mode)
 	return o
@@ -248,14 +267,15 @@ func (q *query) opening(topics []wire.Start, mode transport.Mode) session.Openin
 
 // openingOf returns the session to open for topics. By default a client gets its own
 // messages too. Without echo it must name itself.
-func openingOf(topics []wire.Start, client string, echo *bool) (o session.Opening, err error) {
-	if client != "" {
-		if err := checkClient(client); err != nil {
+func openingOf(topics []wire.Start, client *string, echo *bool) (o session.Opening, err error) {
+	if client != nil {
+		if err := checkClient(*client); err != nil {
 			return o, err
 		}
+		o.Client = *client
 	}
-	o.Topics, o.Client = topics, client
-	if o.NoEcho = echo != nil && !*echo; o.NoEcho && client == "" {
+	o.Topics = topics
+	if o.NoEcho = echo != nil && !*echo; o.NoEcho && client == nil {
 		return o, problem.New(wire.CodeInvalidRequest, "add client, the id with which you publish", "echo=false needs client")
 	}
 	return o, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -121,6 +122,74 @@ func TestEveryRequestIsReadStrictly(t *testing.T) {
 	named, err := CommandOf([]byte(`{"ref":7,"REF":8,"ping":true}`), false, 9, 9)
 	require.ErrorContains(t, err, "unknown field")
 	require.EqualValues(t, 7, *named.Ref, "the reply has the ref of that name")
+}
+
+// A body is an object, also where there may be none.
+func TestABodyIsAnObject(t *testing.T) {
+	for name, read := range map[string]func(body []byte) error{
+		"session":    func(body []byte) error { _, err := OpeningOf(body, 9); return err },
+		"change":     func(body []byte) error { _, err := ChangeOf(body, 9); return err },
+		"poll":       func(body []byte) error { return TopicPollInBody("", Accepts{}, body, 9).Fault },
+		"subject":    func(body []byte) error { _, err := SubjectOf(body); return err },
+		"revocation": func(body []byte) error { _, err := RevokeOf(body); return err },
+	} {
+		for body, detail := range map[string]string{
+			"null": "the value must not be null", " null\n": "the value must not be null",
+			"[]": "the value cannot be of the type array", "[null]": "the value cannot be of the type array",
+			`"topics"`: "the value cannot be of the type string", "1": "the value cannot be of the type number", "true": "the value cannot be of the type bool",
+		} {
+			require.ErrorContains(t, read([]byte(body)), "the body cannot be read: "+detail, "%s: %s", name, body)
+		}
+	}
+}
+
+// A parameter whose value is empty would pass for none, and the client would get what it did not
+// ask for.
+func TestNoParameterIsEmpty(t *testing.T) {
+	none := func() *auth.Credentials { return &auth.Credentials{} }
+	for name, asked := range map[string]struct {
+		query      string // it is valid
+		parameters string
+		read       func(query string) error
+	}{
+		"publish": {"key=&ttl=60", "client session", func(query string) error { _, err := MessageOf(Head{Topic: "a", Query: query}); return err }},
+		"poll":    {"ack=1", "mode format token", func(query string) error { return PollOf([]byte(query), Accepts{}, none()).Fault }},
+		"topics":  {"topic=a&mode=stream", "client echo format hello max_rate token", func(query string) error { return TopicPollOf(query, Accepts{}, none()).Fault }},
+		"topics in a body": {"mode=stream", "client echo format hello max_rate", func(query string) error {
+			return TopicPollInBody(query, Accepts{}, []byte(`{"topics":["a"]}`), 9).Fault
+		}},
+		"SSE":         {"topic=a&last_event_id=&lastEventId=", "client echo heartbeat max_rate session token", func(query string) error { return EventsOf(query, nil, none()).Fault }},
+		"SSE, joined": {"session=s", "ack", func(query string) error { return EventsOf(query, nil, none()).Fault }},
+		"WebSocket":   {"topic=a", "ack client echo format max_rate session token", func(query string) error { return ConnectOf(query, Accepts{}, none()).Fault }},
+		"list":        {"_=", "after limit", func(query string) error { return PageOf(query).Fault }},
+		"history":     {"_=", "after before format limit newest", func(query string) error { return HistoryOf("a", query, Accepts{}).Fault }},
+		"sessions":    {"_=", "limit sort", func(query string) error { _, _, err := SessionListOf(query); return err }},
+	} {
+		require.NoError(t, asked.read(asked.query), name)
+		for parameter := range strings.FieldsSeq(asked.parameters) {
+			for _, form := range []string{"&%s=", "&%s"} {
+				require.ErrorContains(t, asked.read(asked.query+fmt.Sprintf(form, parameter)), parameter+" is empty", name)
+			}
+		}
+	}
+	require.ErrorContains(t, PollOf([]byte("ack="), Accepts{}, none()).Fault, "ack is empty")
+	_, err := MessageOf(Head{Topic: "a", Query: "ttl="})
+	require.ErrorContains(t, err, "ttl is empty")
+}
+
+// Nor is a member that has the name of such a parameter.
+func TestNoTextOfARequestIsEmpty(t *testing.T) {
+	for _, text := range []string{`{"topics":["a"],"client":""}`, `{"topics":[{"topic":"a","max_rate":""}]}`} {
+		_, err := OpeningOf([]byte(text), 9)
+		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeInvalidRequest}, text)
+		require.ErrorIs(t, new(Connect).Complete(cbor.AppendFromJSON(nil, []byte(text)), 9), &wire.Problem{Code: wire.CodeInvalidRequest}, text)
+	}
+	_, err := CommandOf([]byte(`{"subscribe":[{"topic":"a","max_rate":""}]}`), false, 9, 9)
+	require.ErrorContains(t, err, "max_rate must be")
+	for _, member := range []string{"auth", "session"} {
+		item := cbor.AppendFromJSON(nil, fmt.Appendf(nil, `{%q:""}`, member))
+		require.ErrorContains(t, ConnectInItem(item, &auth.Credentials{}).Fault, member+" is empty")
+	}
 }
 
 func TestAProblemShowsCharactersAndNotBytes(t *testing.T) {

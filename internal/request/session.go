@@ -2,6 +2,7 @@ package request
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
@@ -53,7 +54,7 @@ func ConnectOf(query string, accepts Accepts, c *auth.Credentials) (r Connect) {
 	q := parseQuery(query)
 	q.takeToken(c)
 	r.Format = q.format(accepts)
-	topics, client := q.topics(), q.one("client")
+	topics, client := q.topics(), q.text("client")
 	r.Session = q.one("session")
 	q.limitRate(topics, transport.Stream)
 	echo, ack := q.echo(), q.number("ack", 0, maxAck, 0)
@@ -66,14 +67,14 @@ func ConnectOf(query string, accepts Accepts, c *auth.Credentials) (r Connect) {
 }
 
 // complete completes a request with what describes a new session.
-func (r *Connect) complete(topics []wire.Start, client string, echo *bool) (err error) {
+func (r *Connect) complete(topics []wire.Start, client *string, echo *bool) (err error) {
 	switch {
 	case r.Session == "" && r.Ack != nil:
 		return problem.New(wire.CodeInvalidRequest, "add session, or omit ack", "ack needs a session")
 	case r.Session == "":
 		r.Open, err = openingOf(topics, client, echo)
 		return err
-	case len(topics) > 0 || client != "":
+	case len(topics) > 0 || client != nil:
 		return ErrSessionAlone
 	}
 	return nil
@@ -93,8 +94,21 @@ func ConnectInItem(item []byte, c *auth.Credentials) Connect {
 	default:
 		err = decode(object, &named)
 	}
-	c.Token = named.Auth
-	return Connect{Session: named.Session, Format: frame.CBOR, Fault: err}
+	token, errToken := filled("auth", named.Auth)
+	id, errSession := filled("session", named.Session)
+	c.Token = token
+	return Connect{Session: id, Format: frame.CBOR, Fault: cmp.Or(err, errToken, errSession)}
+}
+
+// filled returns the text of a member, which must not be empty, or "" without the member.
+func filled(name string, text *string) (string, error) {
+	switch {
+	case text == nil:
+		return "", nil
+	case *text == "":
+		return "", empty(name)
+	}
+	return *text, nil
 }
 
 // Complete reads the whole of a connection's first item, which names at most so many topics.

@@ -70,9 +70,9 @@ func openSession(life, ctx context.Context, c *Client, o subscribeOptions, start
 }
 
 func openRequest(o subscribeOptions, starts []wire.Start) wire.OpenRequest {
-	request := wire.OpenRequest{Topics: starts, Client: o.except}
+	request := wire.OpenRequest{Topics: starts}
 	if o.except != "" {
-		request.Echo = new(bool) // false
+		request.Client, request.Echo = &o.except, new(bool) // false
 	}
 	return request
 }

@@ -60,7 +60,11 @@ func (c *Client) dialTCP(ctx context.Context, o subscribeOptions, starts []wire.
 	}
 	l := &tcpLink{conn}
 	open := openRequest(o, starts)
-	if err := l.write(ctx, wire.ConnectRequest{Topics: starts, Client: open.Client, Echo: open.Echo, Auth: token}); err != nil {
+	request := wire.ConnectRequest{Topics: starts, Client: open.Client, Echo: open.Echo}
+	if token != "" {
+		request.Auth = &token
+	}
+	if err := l.write(ctx, request); err != nil {
 		conn.Close()
 		return nil, false, err
 	}

@@ -16,8 +16,8 @@ type OpenRequest struct {
 	// Client is the client's id, the same with which it publishes (see CheckClient). With
 	// Echo false, the session does not get messages published with this id. Echo is true by
 	// default.
-	Client string `json:"client,omitempty"`
-	Echo   *bool  `json:"echo,omitempty"`
+	Client *string `json:"client,omitempty"`
+	Echo   *bool   `json:"echo,omitempty"`
 }
 
 // SessionOpened answers POST /v1/sessions. Positions has one entry for each requested
@@ -180,13 +180,13 @@ type Command struct {
 // first item.
 type ConnectRequest struct {
 	Topics []Start `json:"topics,omitempty"`
-	Client string  `json:"client,omitempty"` // as in OpenRequest
+	Client *string `json:"client,omitempty"` // as in OpenRequest
 	Echo   *bool   `json:"echo,omitempty"`
 
-	Session string  `json:"session,omitempty"` // replaces all other fields but auth
+	Session *string `json:"session,omitempty"` // replaces all other fields but auth; not empty
 	Ack     *uint64 `json:"ack,omitempty"`     // frames of it that the client has received; required if the session acks
 
-	Auth string `json:"auth,omitempty"` // a token, on TCP; never log it
+	Auth *string `json:"auth,omitempty"` // a token, on TCP; not empty; never log it
 }
 
 // The types of requests to applications.

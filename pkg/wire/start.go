@@ -101,8 +101,8 @@ func (s Start) String() string {
 
 // pacedStart is a Start with max_rate in JSON.
 type pacedStart struct {
-	Topic   string `json:"topic"`
-	MaxRate string `json:"max_rate,omitempty"`
+	Topic   string  `json:"topic"`
+	MaxRate *string `json:"max_rate,omitempty"`
 }
 
 // MarshalJSON writes a string, or an object if the Start has a max_rate.
@@ -110,7 +110,7 @@ func (s Start) MarshalJSON() ([]byte, error) {
 	if s.Every == 0 {
 		return json.Marshal(s.String())
 	}
-	return json.Marshal(pacedStart{Topic: s.String(), MaxRate: "1/" + s.Every.String()})
+	return json.Marshal(pacedStart{Topic: s.String(), MaxRate: new("1/" + s.Every.String())})
 }
 
 // UnmarshalJSON reads a string or an object, as UnmarshalStrict does.
@@ -136,8 +136,8 @@ func (s *Start) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		return faultf(CodeInvalidRequest, `%s is neither a start nor an object {"topic":"prices.acme","max_rate":"5/s"}`, Quote(text))
 	}
 	start, err := ParseStart(p.Topic)
-	if err == nil && p.MaxRate != "" {
-		start.Every, err = ParseRate(p.MaxRate)
+	if err == nil && p.MaxRate != nil {
+		start.Every, err = ParseRate(*p.MaxRate)
 	}
 	if err == nil {
 		*s = start

@@ -83,7 +83,7 @@ func (k *Kit) Commander(by, session string) Commander {
 	require.NoError(k, err)
 	k.Cleanup(func() { conn.Close() })
 	c := &RawTCP{TB: k.TB, Conn: conn, Frames: wire.NewCBORDecoder(conn)}
-	c.Send(wire.ConnectRequest{Session: session, Ack: new(uint64)})
+	c.Send(wire.ConnectRequest{Session: &session, Ack: new(uint64)})
 	c.Send(wire.Command{Ping: true, Ref: new(uint64)}) // the connection is open once this is answered
 	require.Nil(k, c.WantReply(0).Problem)
 	return c
