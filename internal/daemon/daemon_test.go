@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -322,6 +323,9 @@ func TestMetricsCountCalls(t *testing.T) {
 	status, _ := d.get(poll + "9")
 	require.Equal(t, http.StatusBadRequest, status)
 	_, all := d.get("http://" + d.AdminAddr() + "/metrics")
+	faults, err := promlint.New(strings.NewReader(all)).Lint()
+	require.NoError(t, err)
+	require.Empty(t, faults, "the linter of Prometheus")
 	require.Contains(t, all, "\ngo_goroutines ")
 	require.Contains(t, all, "\nprocess_start_time_seconds ")
 	for sample, want := range map[string]float64{

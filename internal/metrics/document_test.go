@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/require"
 )
 
@@ -48,6 +49,9 @@ func document(t *testing.T, m *Metrics) (text string, told int) {
 	t.Helper()
 	families, err := m.Registry.Gather()
 	require.NoError(t, err)
+	faults, err := promlint.NewWithMetricFamilies(families).Lint()
+	require.NoError(t, err)
+	require.Empty(t, faults, "the linter of Prometheus")
 	b := strings.Builder{}
 	b.WriteString(documentHead)
 	for _, f := range families {
