@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python deploy check check-long crash presence format vet lint darwin modules fuzz bench compare peers scale abuse soak upgrade clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python lint-api deploy check check-long crash presence format vet lint darwin modules fuzz bench compare peers scale abuse soak upgrade clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -152,6 +152,16 @@ $(WORDS)/installed: deploy/checks/words.lock
 words: $(WORDS)/installed ## measure how easy the documents are to read; FILES="README.md" chooses, ARGS="--longest 5" prints sentences
 	@$(WORDS)/bin/python deploy/checks/words.py $(ARGS) $(FILES)
 
+# The OpenAPI documents have a linter that others wrote.
+REDOCLY := deploy/checks/testdata/redocly
+
+lint-api: $(if $(NODE),$(REDOCLY)/node_modules/.package-lock.json) ## lint the OpenAPI documents by redocly
+ifeq ($(NODE),)
+	@echo "no Node 20 with npm: the OpenAPI documents are not linted"; test -z "$$CI" || { echo "CI must have it: install Node 20 or newer, and npm" >&2; exit 1; }
+else
+	cd $(REDOCLY) && REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true node_modules/.bin/redocly lint
+endif
+
 deploy: $(LINT) ## try the image, a release, and an installation; in a module of their own, the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec
 	$(GO) test -count=1 -tags packaging ./deploy
 	cd deploy/checks && $(CURDIR)/$(LINT) run ./...
@@ -159,7 +169,7 @@ deploy: $(LINT) ## try the image, a release, and an installation; in a module of
 
 check: export EXHAUSTIVE = 1
 check: export TAGS = -tags=long
-check: format vet lint build darwin modules test test-web test-python deploy ## all that must hold before a merge; CI runs this
+check: format vet lint lint-api build darwin modules test test-web test-python deploy ## all that must hold before a merge; CI runs this
 
 # What finds rare faults. Each target can be run alone, and longer.
 check-long: export EXHAUSTIVE = 1

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -286,6 +287,16 @@ func TestTheOpenAPIDocumentHasTheRefusalsOfEachRoute(t *testing.T) {
 	} {
 		r.ask(503, c[0], c[1], c[2], "Authorization: ann")
 	}
+}
+
+func TestTheOpenAPIDocumentHasTheRefusalOfManyLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReader(t, lanetest.Settings{})
+		for range 5 {
+			r.ask(200, "GET", "/sessions", "")
+		}
+		r.ask(429, "GET", "/sessions", "")
+	})
 }
 
 func TestTheOpenAPIDocumentHasTheRefusalOfWrongCredentials(t *testing.T) {

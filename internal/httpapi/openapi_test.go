@@ -129,6 +129,7 @@ func TestTheOpenAPIDocumentHasEveryCodeAtItsStatus(t *testing.T) {
 		requireSame(t, enum[wire.Code](narrowed["code"].Value), byStatus[status])
 		delete(byStatus, status)
 	}
+	delete(byStatus, http.StatusMethodNotAllowed) // no operation has it: the document lists the methods of each path
 	require.Empty(t, byStatus, "these statuses have no response in openapi.yaml")
 	for at, op := range operations(doc) {
 		for status, response := range op.Responses.Map() {
