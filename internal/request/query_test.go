@@ -186,6 +186,10 @@ func TestNoTextOfARequestIsEmpty(t *testing.T) {
 	}
 	_, err := CommandOf([]byte(`{"subscribe":[{"topic":"a","max_rate":""}]}`), false, 9, 9)
 	require.ErrorContains(t, err, "max_rate must be")
+	for _, text := range []string{`{"subject":""}`, `{"subject":"","token_id":"1"}`, `{"token_id":"1","session":0}`} {
+		_, err := RevokeOf([]byte(text))
+		require.ErrorContains(t, err, "must have exactly one", text)
+	}
 	for _, member := range []string{"auth", "session"} {
 		item := cbor.AppendFromJSON(nil, fmt.Appendf(nil, `{%q:""}`, member))
 		require.ErrorContains(t, ConnectInItem(item, &auth.Credentials{}).Fault, member+" is empty")

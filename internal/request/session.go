@@ -218,9 +218,10 @@ func RevokeOf(body []byte) (r wire.RevokeRequest, err error) {
 	if err := decode(body, &r); err != nil {
 		return r, err
 	}
-	if members := countOf(r.Subject != "", r.TokenID != "", r.Session != 0); members != 1 {
+	given := countOf(r.Subject != "", r.TokenID != "", r.Session != 0)
+	if others := depthOfCommas(body, 1, len(body)) > 0; given != 1 || others {
 		return r, problem.New(wire.CodeInvalidRequest, `send {"subject":"alice"}, {"token_id":"…"} or {"session":17}`,
-			"a body must have exactly one of subject, token_id and session; got %d", members)
+			"a body must have exactly one of subject, token_id and session, which must not be empty")
 	}
 	return r, nil
 }
