@@ -135,7 +135,7 @@ func TestABodyIsAnObject(t *testing.T) {
 	} {
 		for body, detail := range map[string]string{
 			"null": "the value must not be null", " null\n": "the value must not be null",
-			"[]": "the value cannot be of the type array", "[null]": "the value cannot be of the type array",
+			" \n": "unexpected EOF", "[]": "the value cannot be of the type array", "[null]": "the value cannot be of the type array",
 			`"topics"`: "the value cannot be of the type string", "1": "the value cannot be of the type number", "true": "the value cannot be of the type bool",
 		} {
 			require.ErrorContains(t, read([]byte(body)), "the body cannot be read: "+detail, "%s: %s", name, body)

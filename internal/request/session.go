@@ -1,7 +1,6 @@
 package request
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 
@@ -17,7 +16,7 @@ import (
 // decodeBody decodes a body with lists of topics, at most so many together. An empty body leaves
 // v as it is.
 func decodeBody(body []byte, v any, most int) error {
-	if len(bytes.TrimSpace(body)) == 0 {
+	if len(body) == 0 {
 		return nil
 	}
 	return decodeTopics(body, v, most, most)
