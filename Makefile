@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python lint-api deploy check check-long crash presence format vet lint darwin modules fuzz bench compare peers scale abuse soak upgrade clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python lint-api test-api deploy check check-long crash presence format vet lint darwin modules fuzz bench compare peers scale abuse soak upgrade clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -139,20 +139,20 @@ example-python: build $(PYTHON_TOOLS)/installed ## run a worker that publishes, 
 	$(INSTALL_PYTHON_CLIENT)
 	@PYTHON=$(CURDIR)/$(PYTHON_TOOLS)/bin/python deploy/examples/python/run.sh
 
-WORDS := .tools/words
-FILES ?= $(shell git ls-files '*.md')
-
-$(WORDS)/installed: deploy/checks/words.lock
+# Other tools in Python have an environment each, with what a lock file in deploy/checks lists.
+.tools/%/installed: deploy/checks/%.lock
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 with venv: install python3 and python3-venv" >&2; exit 1; }
-	rm -rf $(WORDS)
-	$(PYTHON) -m venv $(WORDS)
-	$(WORDS)/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
-words: $(WORDS)/installed ## measure how easy the documents are to read; FILES="README.md" chooses, ARGS="--longest 5" prints sentences
-	@$(WORDS)/bin/python deploy/checks/words.py $(ARGS) $(FILES)
+FILES ?= $(shell git ls-files '*.md')
 
-# The OpenAPI documents have a linter that others wrote.
+words: .tools/words/installed ## measure how easy the documents are to read; FILES="README.md" chooses, ARGS="--longest 5" prints sentences
+	@.tools/words/bin/python deploy/checks/words.py $(ARGS) $(FILES)
+
+# The OpenAPI documents have a linter and a tester that others wrote.
 REDOCLY := deploy/checks/testdata/redocly
 
 lint-api: $(if $(NODE),$(REDOCLY)/node_modules/.package-lock.json) ## lint the OpenAPI documents by redocly
@@ -161,6 +161,9 @@ ifeq ($(NODE),)
 else
 	cd $(REDOCLY) && REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true node_modules/.bin/redocly lint
 endif
+
+test-api: build .tools/schemathesis/installed ## ask both listeners what openapi.yaml permits and forbids, by schemathesis; ARGS="--seed 1" repeats a run
+	.tools/schemathesis/bin/python deploy/checks/schemathesis/run.py bin/pubsubd $(ARGS)
 
 deploy: $(LINT) ## try the image, a release, and an installation; in a module of their own, the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec
 	$(GO) test -count=1 -tags packaging ./deploy
@@ -175,7 +178,7 @@ check: format vet lint lint-api build darwin modules test test-web test-python d
 check-long: export EXHAUSTIVE = 1
 check-long: CRASH_SEEDS = 20000
 check-long: FUZZTIME = 1m
-check-long: check crash presence fuzz soak upgrade abuse test-web-full ## check, 20,000 seeds of crashes, the truth of presence, each fuzz target for a minute, soaks, upgrades, attacks, the whole matrix of browsers; some hours
+check-long: check test-api crash presence fuzz soak upgrade abuse test-web-full ## check, 20,000 seeds of crashes, the truth of presence, each fuzz target for a minute, what openapi.yaml permits and forbids, soaks, upgrades, attacks, the whole matrix of browsers; some hours
 
 CRASH_SEEDS ?= 100000
 
