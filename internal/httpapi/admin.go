@@ -70,6 +70,7 @@ func adminRouter(cfg AdminConfig) *mux.Router {
 	r := mux.NewRouter()
 	gets := func(get http.Handler) http.Handler { return byMethod(map[string]http.Handler{"GET": get}) }
 	r.Handle("/", gets(http.HandlerFunc(showIndex)))
+	r.Handle("/openapi.yaml", gets(http.HandlerFunc(describeAdmin)))
 	r.Handle("/metrics", gets(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{})))
 	r.Handle("/livez", gets(health(func() string { return "" })))
 	r.Handle("/readyz", gets(health(cfg.Ready)))

@@ -141,6 +141,7 @@ var changes = [][2]string{
 // reads are those that do not.
 var reads = [][2]string{
 	{"GET", "/"},
+	{"GET", "/openapi.yaml"},
 	{"GET", "/metrics"},
 	{"GET", "/livez"},
 	{"GET", "/readyz"},

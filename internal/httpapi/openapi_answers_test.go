@@ -46,11 +46,7 @@ func newReader(t *testing.T, s lanetest.Settings) *reader {
 	both := http.NewServeMux()
 	both.Handle("/v1/", newAPI(cfg))
 	both.Handle("/", NewAdmin(adminOf(cfg, "")))
-	doc, err := openapi3.NewLoader().LoadFromData(openAPI) // its own: it changes
-	require.NoError(t, err)
-	for _, item := range doc.Paths.Map() {
-		item.Servers = nil // one server has the paths of both listeners
-	}
+	doc := document(t)
 	router, err := gorillamux.NewRouter(doc)
 	require.NoError(t, err)
 	return &reader{T: t, doc: doc, routes: router, cfg: cfg, daemon: both, asked: map[string]bool{}}
@@ -171,7 +167,7 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(400, "POST", "/v1/sessions", `{"topics":["a..b"]}`)
 	for _, path := range []string{
 		messages + "?limit=10", "/v1/topics?limit=1", "/v1/topics/a.b", "/v1/topics/lobby.a/presence", "/v1/sessions/SESSION", "/v1/openapi.yaml",
-		"/", "/livez", "/readyz", "/metrics", "/sessions?limit=1", "/loglevel",
+		"/", "/openapi.yaml", "/livez", "/readyz", "/metrics", "/sessions?limit=1", "/loglevel",
 	} {
 		r.ask(200, "HEAD", path, "")
 	}
@@ -212,7 +208,7 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(400, "GET", "/v1/ws?topic=a.b", "")
 	r.asked["GET /v1/ws"] = true // a recorder cannot upgrade; TestAWebSocketDeliversTheSame covers the rest
 
-	for _, path := range []string{"/v1/openapi.yaml", "/", "/livez", "/readyz", "/metrics"} {
+	for _, path := range []string{"/v1/openapi.yaml", "/openapi.yaml", "/", "/livez", "/readyz", "/metrics"} {
 		r.ask(200, "GET", path, "")
 	}
 	for _, module := range []string{"/v1/client.js", "/v1/live.js", "/v1/share.js", "/v1/outbox.js", "/v1/react.js"} {

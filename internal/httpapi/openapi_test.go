@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/goccy/go-yaml"
 	"github.com/gorilla/mux"
 	"github.com/stretchr/testify/require"
 
@@ -27,8 +29,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// document returns the OpenAPI document that the daemon serves, parsed once: the race detector
-// makes that slow.
+// document returns the OpenAPI document of the public listener, with the paths and schemas of that
+// of the admin listener. It is parsed once: the race detector makes that slow.
 func document(t *testing.T) *openapi3.T {
 	t.Helper()
 	doc, err := loaded()
@@ -36,18 +38,57 @@ func document(t *testing.T) *openapi3.T {
 	return doc
 }
 
-var loaded = sync.OnceValues(func() (*openapi3.T, error) { return openapi3.NewLoader().LoadFromData(openAPI) })
+var loaded = sync.OnceValues(func() (*openapi3.T, error) {
+	both, err := openapi3.NewLoader().LoadFromData(openAPI)
+	if err != nil {
+		return nil, err
+	}
+	admin, err := openapi3.NewLoader().LoadFromData(adminOpenAPI)
+	if err != nil {
+		return nil, err
+	}
+	for path, item := range admin.Paths.Map() {
+		both.Paths.Set(path, item)
+	}
+	maps.Copy(both.Components.Schemas, admin.Components.Schemas) // those of both are the same
+	return both, nil
+})
 
-func TestTheOpenAPIDocumentIsValid(t *testing.T) {
-	doc := document(t)
-	require.Equal(t, "3.1.0", doc.OpenAPI)
-	require.NoError(t, doc.Validate(context.Background(), openapi3.IsOpenAPI31OrLater()))
+func TestTheOpenAPIDocumentsAreValid(t *testing.T) {
+	for name, text := range map[string][]byte{"openapi.yaml": openAPI, "openapi-admin.yaml": adminOpenAPI} {
+		doc, err := openapi3.NewLoader().LoadFromData(text)
+		require.NoError(t, err, name)
+		require.Equal(t, "3.1.0", doc.OpenAPI, name)
+		require.NoError(t, doc.Validate(context.Background(), openapi3.IsOpenAPI31OrLater()), name)
+		for path := range doc.Paths.Map() {
+			require.Equal(t, name == "openapi.yaml", strings.HasPrefix(path, "/v1/"), "%s: %s is of the other listener", name, path)
+		}
+	}
 	ids := map[string]bool{}
-	for at, op := range operations(doc) {
+	for at, op := range operations(document(t)) {
 		require.NotEmpty(t, op.OperationID, at)
 		require.False(t, ids[op.OperationID], "%s: %s is there twice", at, op.OperationID)
 		ids[op.OperationID] = true
 	}
+}
+
+func TestTheOpenAPIDocumentsHaveTheSameComponents(t *testing.T) {
+	type components map[string]map[string]any
+	read := func(text []byte) components {
+		var doc struct{ Components components }
+		require.NoError(t, yaml.Unmarshal(text, &doc))
+		return doc.Components
+	}
+	public, same := read(openAPI), 0
+	for kind, of := range read(adminOpenAPI) {
+		for name, component := range of {
+			if other, ok := public[kind][name]; ok {
+				require.Equal(t, other, component, "%s of openapi-admin.yaml", name)
+				same++
+			}
+		}
+	}
+	require.GreaterOrEqual(t, same, 4, "a parameter, problems and positions")
 }
 
 // operations returns the documented operations by route, such as "GET /v1/topics".
