@@ -80,8 +80,7 @@ var proxyKinds = []proxyKind{
 		logs:      "GET /v1/sessions/-/poll 200",
 		bound:     []string{"sc0_conn_cur gt 1000", "sc0_conn_cur gt 5"},
 		swaps: func(at, first address) []string {
-			return []string{"bind :80\n", "bind " + at.public + "\n", "server first 127.0.0.1:8080 port 8081", "server first " + first.public + " port " + port(first.admin),
-				"maxconn 50000", "maxconn 200"}
+			return []string{"bind :80\n", "bind " + at.public + "\n", "server first 127.0.0.1:8080 port 8081", "server first " + first.public + " port " + port(first.admin)}
 		},
 		second: func(second address) []string {
 			return []string{"# server second 127.0.0.1:8090 port 8091 backup", "server second " + second.public + " port " + port(second.admin) + " backup"}
@@ -251,12 +250,17 @@ func freePort(t *testing.T) string {
 	return ""
 }
 
-// runProxy runs a proxy until the test ends. If the test fails, it logs the proxy's
-// output.
+// proxyFiles is how many open files a proxy may have: as many as in a login shell. The examples
+// must start with it.
+const proxyFiles = 1024
+
+// runProxy runs a proxy with proxyFiles until the test ends. If the test fails, it logs the
+// proxy's output.
 func runProxy(t *testing.T, said *output, binary string, arguments []string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	command := exec.CommandContext(ctx, binary, arguments...)
+	limited := append([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, proxyFiles), binary}, arguments...)
+	command := exec.CommandContext(ctx, "sh", limited...)
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) } // the proxy then ends its workers
 	command.WaitDelay = surely
 	command.Env = append(os.Environ(), "XDG_CONFIG_HOME="+said.dir, "XDG_DATA_HOME="+said.dir)
