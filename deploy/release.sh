@@ -23,7 +23,7 @@ done
 # pkg/pubsubjs/dist is committed, so nothing is built here.
 npm pack --silent --ignore-scripts --pack-destination "$out" ./pkg/pubsubjs >/dev/null
 
-# The chart has links to the dashboard and the rules, which other folders have.
+# The chart has links to the licence, the dashboard and the rules, which other folders have.
 chart=$(sed -n 's/^version: //p' deploy/helm/pubsubd/Chart.yaml)
 tar --format=ustar --dereference --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
 	-C deploy/helm -c pubsubd | gzip -9n >"$out/pubsubd-$chart.tgz"

@@ -94,8 +94,10 @@ func TestAReleaseIsReproducible(t *testing.T) {
 	chart := archive(t, filepath.Join(dir, chartFile))
 	require.Equal(t, read(t, "prometheus/alerts.yaml"), chart["pubsubd/files/alerts.yaml"], "the archive has files in place of links")
 	require.Contains(t, chart["pubsubd/values.schema.json"], "hookSecrets")
+	require.Equal(t, read(t, "../LICENSE"), chart["pubsubd/LICENSE"])
 	client := archive(t, filepath.Join(dir, clientFile))
 	require.Equal(t, read(t, "../pkg/pubsubjs/dist/client.js"), client["package/dist/client.js"])
+	require.Equal(t, read(t, "../LICENSE"), client["package/LICENSE"])
 }
 
 // archive returns the files of a .tgz.

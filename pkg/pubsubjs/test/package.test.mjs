@@ -27,6 +27,8 @@ test("the package has every file that it exports, and no other module", async ()
   assert.equal(dependencies, undefined);
   for (const file of Object.values(exports).flatMap(Object.values)) await access(join(folder, file));
   await assert.rejects(access(join(folder, "src")));
+  const licence = await readFile(join(root, "../../LICENSE"), "utf8");
+  assert.equal(await readFile(join(folder, "LICENSE"), "utf8"), licence);
   await assert.rejects(access(join(project, "node_modules/react")), "React is optional");
 });
 

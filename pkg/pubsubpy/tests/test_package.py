@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import ast
+import email
+import importlib
 import io
+import tarfile
 import tokenize
+import zipfile
 from pathlib import Path
 
+import pytest
+
 import pubsubpy
+
+PROJECT = Path(__file__).parents[1]
 
 LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
@@ -34,3 +42,24 @@ def test_all_names_have_a_docstring() -> None:
     for name in pubsubpy.__all__:
         if name != "Item":
             assert getattr(pubsubpy, name).__doc__, name
+
+
+def test_the_wheel_and_the_sdist_say_whose_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT)
+    backend = importlib.import_module("flit_core.buildapi")
+    with zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path))) as wheel:
+        members = {name: wheel.read(name) for name in wheel.namelist()}
+    info = next(name for name in members if name.endswith("/METADATA")).removesuffix("METADATA")
+    licence = (PROJECT / "../../LICENSE").read_bytes()
+    assert members[info + "licenses/LICENSE"] == licence
+    archive = backend.build_sdist(str(tmp_path))
+    with tarfile.open(tmp_path / archive) as sdist:
+        file = sdist.extractfile(archive.removesuffix(".tar.gz") + "/LICENSE")
+        assert file is not None and file.read() == licence
+
+    metadata = email.message_from_bytes(members[info + "METADATA"])
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Author"] == "The pubsubd authors"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert "Programming Language :: Python :: 3.11" in metadata.get_all("Classifier", [])
+    assert "Homepage, https://github.com/pubsubd/pubsubd" in metadata.get_all("Project-URL", [])
