@@ -48,7 +48,7 @@ install: ## install pubsubd into GOBIN, or with PREFIX=/usr/local into PREFIX/bi
 	$(BUILD) -o $(INSTALLED)/pubsubd ./cmd/pubsubd
 	$(if $(PREFIX),$(INSTALLED)/pubsubd man $(DESTDIR)$(PREFIX)/share/man/man1)
 
-release: ## make static binaries, their SBOMs, the npm package, the chart and checksums in dist/
+release: ## make static binaries, their SBOMs and notices, the npm package, the chart and checksums in dist/
 	rm -rf dist
 	VERSION=$(VERSION) deploy/release.sh dist
 	@cat dist/SHA256SUMS

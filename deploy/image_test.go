@@ -70,7 +70,7 @@ func buildImage(t *testing.T) *image {
 	return i
 }
 
-// The image holds the binary and a directory, and the binary needs nothing else.
+// The image holds the binary with its notices, and a directory. The binary needs nothing else.
 func TestTheImageHoldsOneStaticBinary(t *testing.T) {
 	i := buildImage(t)
 	var files []string
@@ -78,7 +78,9 @@ func TestTheImageHoldsOneStaticBinary(t *testing.T) {
 		files = append(files, strings.TrimPrefix(path, i.root))
 		return err
 	}))
-	require.Equal(t, []string{"", "/pubsubd", "/var", "/var/lib", "/var/lib/pubsubd"}, files)
+	require.Equal(t, []string{"", "/NOTICES.txt", "/pubsubd", "/var", "/var/lib", "/var/lib/pubsubd"}, files)
+	require.Contains(t, read(t, "Dockerfile"), "COPY --from=build /rootfs/pubsubd /rootfs/NOTICES.txt /\n")
+	wantNotices(t, i.root+"/pubsubd", i.root+"/NOTICES.txt")
 	if runtime.GOOS != "linux" {
 		return // what is built here is not what goes into an image
 	}

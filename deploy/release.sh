@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a release in a new directory: static binaries with their SBOMs, the npm package, the
-# Helm chart, and checksums. make release runs it, from the top of the repository. The same
+# Makes a release in a new directory: static binaries with their SBOMs and notices, the npm
+# package, the Helm chart, and checksums. make release runs it, from the top of the repository. The same
 # commit, made with the same versions of Go, npm and gzip, gives the same bytes.
 set -eu
 out=${1:?usage: release.sh DIRECTORY}
@@ -18,6 +18,7 @@ for platform in $platforms; do
 		-ldflags "-s -w -X main.version=$version" -o "$binary" ./cmd/pubsubd
 	# Without a time and a random number, which would differ each time.
 	go run "$sbom" bin -json -std -noserial -notimestamp -version "$version" -output "$binary.cdx.json" "$binary"
+	GOOS=$os GOARCH=$arch deploy/notices.sh >"$binary.notices.txt"
 done
 
 # pkg/pubsubjs/dist is committed, so nothing is built here.

@@ -5,6 +5,7 @@ package deploy_test
 import (
 	"archive/tar"
 	"compress/gzip"
+	"debug/buildinfo"
 	"debug/elf"
 	"encoding/json"
 	"errors"
@@ -63,7 +64,8 @@ func TestAReleaseIsReproducible(t *testing.T) {
 	want := []string{chartFile, clientFile}
 	for _, platform := range platforms {
 		name := "pubsubd-v1.2.3-" + strings.ReplaceAll(platform, "/", "-")
-		want = append(want, name, name+".cdx.json")
+		want = append(want, name, name+".cdx.json", name+".notices.txt")
+		wantNotices(t, filepath.Join(dir, name), filepath.Join(dir, name+".notices.txt"))
 	}
 	require.ElementsMatch(t, want, names)
 
@@ -98,6 +100,23 @@ func TestAReleaseIsReproducible(t *testing.T) {
 	client := archive(t, filepath.Join(dir, clientFile))
 	require.Equal(t, read(t, "../pkg/pubsubjs/dist/client.js"), client["package/dist/client.js"])
 	require.Equal(t, read(t, "../LICENSE"), client["package/LICENSE"])
+}
+
+// wantNotices checks that a file has the licence of each module in a binary, and what comes with
+// the licences: notices (Apache-2.0, section 4), and licences of code that a module took over.
+func wantNotices(t *testing.T, binary, file string) {
+	t.Helper()
+	text := read(t, file)
+	require.True(t, strings.HasPrefix(text, read(t, "../LICENSE")), "pubsubd's own licence comes first")
+	built, err := buildinfo.ReadFile(binary)
+	require.NoError(t, err)
+	require.NotEmpty(t, built.Deps)
+	for _, m := range built.Deps {
+		require.Contains(t, text, "\n"+m.Path+"@"+m.Version+"/LICENSE")
+	}
+	require.Contains(t, text, "\n"+built.GoVersion+"/LICENSE\n\nCopyright 2009 The Go Authors.")
+	require.Contains(t, text, "/NOTICE\n\nPrometheus instrumentation library for Go applications\n")
+	require.Regexp(t, `(?m)^github\.com/prometheus/client_golang@\S+/golang/gddo/LICENSE$`, text)
 }
 
 // archive returns the files of a .tgz.
