@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python lint-api test-api deploy check check-long crash presence format vet lint darwin modules fuzz bench compare peers scale abuse soak upgrade clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python lint-api test-api deploy check check-long crash presence format vet lint scripts darwin modules fuzz bench compare peers scale abuse soak upgrade clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,7 +111,15 @@ endif
 	$(GO) test $(RACE) $(TAGS) -vet=off -ldflags=-s -timeout 25m -p 4 -parallel 4 $(LONGEST) ./...
 	$(GO) test -vet=off -run "$(call TESTS_IN,$(shell grep -l '^//go:build !race' internal/store/*_test.go))|Allocates|Account" $(NOT_RACED)
 
-# The Python client's tests have their tools in .tools, at the versions and hashes of its lock file.
+# Makes an environment for tools in Python, at the versions and hashes of a lock file.
+define INSTALL_LOCKED
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 with venv: install python3 and python3-venv" >&2; exit 1; }
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+endef
+
 PYTHON_CLIENT := pkg/pubsubpy
 PYTHON_TOOLS  := .tools/python
 PYTHON        := $(shell python3 -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo python3)
@@ -119,11 +127,7 @@ PYTHON        := $(shell python3 -c 'import sys, ensurepip, venv; sys.exit(sys.v
 INSTALL_PYTHON_CLIENT = $(PYTHON_TOOLS)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation ./$(PYTHON_CLIENT)
 
 $(PYTHON_TOOLS)/installed: $(PYTHON_CLIENT)/requirements.lock
-	@test -n "$(PYTHON)" || { echo "no Python 3.11 with venv: install python3 and python3-venv" >&2; exit 1; }
-	rm -rf $(PYTHON_TOOLS)
-	$(PYTHON) -m venv $(PYTHON_TOOLS)
-	$(PYTHON_TOOLS)/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
-	@touch $@
+	$(INSTALL_LOCKED)
 
 test-python: $(if $(PYTHON),build $(PYTHON_TOOLS)/installed) ## check the types of the Python client and run its tests; EXHAUSTIVE=1 makes 2,000 cuts
 ifeq ($(PYTHON),)
@@ -141,11 +145,7 @@ example-python: build $(PYTHON_TOOLS)/installed ## run a worker that publishes, 
 
 # Other tools in Python have an environment each, with what a lock file in deploy/checks lists.
 .tools/%/installed: deploy/checks/%.lock
-	@test -n "$(PYTHON)" || { echo "no Python 3.11 with venv: install python3 and python3-venv" >&2; exit 1; }
-	rm -rf $(@D)
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
-	@touch $@
+	$(INSTALL_LOCKED)
 
 FILES ?= $(shell git ls-files '*.md')
 
@@ -165,6 +165,14 @@ endif
 test-api: build .tools/schemathesis/installed ## ask both listeners what openapi.yaml permits and forbids, by schemathesis; ARGS="--seed 1" repeats a run
 	.tools/schemathesis/bin/python deploy/checks/schemathesis/run.py bin/pubsubd $(ARGS)
 
+scripts: $(if $(PYTHON),.tools/scripts/installed) ## run shellcheck on the shell scripts, and hadolint on the Dockerfile
+ifeq ($(PYTHON),)
+	@echo "no Python 3.11 with venv: the scripts are not checked"; test -z "$$CI" || { echo "CI must have it: install python3 and python3-venv" >&2; exit 1; }
+else
+	.tools/scripts/bin/shellcheck .ci/run $(shell git ls-files '*.sh')
+	.tools/scripts/bin/hadolint deploy/Dockerfile
+endif
+
 deploy: $(LINT) ## try the image, a release, and an installation; in a module of their own, the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec
 	$(GO) test -count=1 -tags packaging ./deploy
 	cd deploy/checks && $(CURDIR)/$(LINT) run ./...
@@ -172,7 +180,7 @@ deploy: $(LINT) ## try the image, a release, and an installation; in a module of
 
 check: export EXHAUSTIVE = 1
 check: export TAGS = -tags=long
-check: format vet lint lint-api build darwin modules test test-web test-python deploy ## all that must hold before a merge; CI runs this
+check: format vet lint lint-api scripts build darwin modules test test-web test-python deploy ## all that must hold before a merge; CI runs this
 
 # What finds rare faults. Each target can be run alone, and longer.
 check-long: export EXHAUSTIVE = 1
