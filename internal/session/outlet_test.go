@@ -224,6 +224,7 @@ func TestAnAnsweredStatelessPollIsOfferedNothing(t *testing.T) {
 		var g metrics.Gauges
 		k.broker.Gauges(&g)
 		require.Zero(k, g.Subscriptions)
+		require.Zero(k, s.Subscriptions(), "it holds no topic")
 		k.registry.End(s)
 		synctest.Wait()
 	})

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -198,9 +199,13 @@ func (p *Reader) notePatternsLocked() {
 }
 
 // Hello returns the position from which each topic continues: frames that are not acked
-// come again.
+// come again. If the session has ended, they are the positions of its problem.
 func (p *Reader) Hello() []wire.Position {
-	p.session.mu.Lock()
-	defer p.session.mu.Unlock()
-	return p.session.ackedPositionsLocked()
+	s := p.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return slices.Clone(s.ended.Positions)
+	}
+	return s.ackedPositionsLocked()
 }

@@ -72,6 +72,23 @@ func TestEndingASessionAnswersItsPoll(t *testing.T) {
 	})
 }
 
+// A connection may hold a session long after its end. The session holds no topic for it, and the
+// client still learns its positions.
+func TestAnEndedSessionHoldsNoTopic(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a", "b", "c.*")
+		k.publish("c.1")
+		reader := k.begin(s)
+		want := reader.Hello()
+		require.Len(k, want, 4)
+		require.Equal(k, 4, s.Subscriptions())
+		require.True(k, k.registry.EndNumber(s.number))
+		require.Zero(k, s.Subscriptions())
+		require.Equal(k, want, reader.Hello())
+		reader.Done(time.Now())
+	})
+}
+
 func TestADrainGivesEveryPollItsPositions(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a", "b")

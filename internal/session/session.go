@@ -123,7 +123,8 @@ func (s *Session) endLocked(why *wire.Problem, reason string) {
 	}
 }
 
-// unsubscribeLocked ends all offers.
+// unsubscribeLocked ends all offers, and lets go of the topics: a connection may hold the session
+// long after its end.
 func (s *Session) unsubscribeLocked() {
 	for _, p := range s.patterns {
 		p.dropLocked()
@@ -131,6 +132,7 @@ func (s *Session) unsubscribeLocked() {
 	for _, sub := range s.subs.all() {
 		sub.dropLocked()
 	}
+	s.subs, s.patterns, s.matched = subscriptions{}, nil, nil
 }
 
 // visit times out the parked poll if it is due, ends the poll of an expired grant, and tells
