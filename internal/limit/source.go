@@ -2,7 +2,9 @@ package limit
 
 import (
 	"hash/maphash"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,7 +98,7 @@ type table struct {
 	byKey  map[key]*Source
 	others [sharedSources]Source
 	seed   maphash.Seed
-	swept  time.Time
+	swept  atomic.Int64 // when sweep last ran, in Unix nanoseconds
 }
 
 const sharedSources = 1024
@@ -146,18 +148,37 @@ func (t *table) get(k key, now time.Time) *Source {
 	return s
 }
 
-// sweep removes idle sources, at most once in linger.
+// removedAtOnce is how many sources sweep removes before it lets callers of get go first.
+const removedAtOnce = 256
+
+// sweep removes idle sources, at most once in linger. A full table takes 40 ms to look at. So sweep
+// does that without the lock, for which connections and calls wait.
 func (t *table) sweep(now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if now.Sub(t.swept) < linger {
+	last := t.swept.Load()
+	if now.UnixNano()-last < int64(linger) || !t.swept.CompareAndSwap(last, now.UnixNano()) {
 		return
 	}
-	t.swept = now
-	for k, s := range t.byKey {
-		if s.isIdle(now) {
+	for idle := range slices.Chunk(t.idle(now), removedAtOnce) {
+		t.remove(idle, now)
+	}
+}
+
+// idle returns the sources that are idle. Any of them may be in use again when it returns.
+func (t *table) idle(now time.Time) []*Source {
+	t.mu.RLock()
+	all := slices.AppendSeq(make([]*Source, 0, len(t.byKey)), maps.Values(t.byKey))
+	t.mu.RUnlock()
+	return slices.DeleteFunc(all, func(s *Source) bool { return !s.isIdle(now) })
+}
+
+// remove removes sources that are still idle.
+func (t *table) remove(sources []*Source, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range sources {
+		if t.byKey[s.key] == s && s.isIdle(now) {
 			s.forgotten.Store(true)
-			delete(t.byKey, k)
+			delete(t.byKey, s.key)
 		}
 	}
 }

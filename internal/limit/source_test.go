@@ -150,3 +150,41 @@ func TestASourceWithUnfinishedBytesIsNotForgotten(t *testing.T) {
 		require.Zero(t, l.addresses.len())
 	})
 }
+
+// Sweep looks at a full table for long. Meanwhile others use it.
+func TestALookAtTheTableStopsNobody(t *testing.T) {
+	var table table
+	table.init()
+	now := time.Now()
+	table.get(key{principal: "ann"}, now)
+	table.mu.RLock()
+	defer table.mu.RUnlock()
+	swept := make(chan struct{})
+	go func() {
+		defer close(swept)
+		table.sweep(now)
+	}()
+	select {
+	case <-swept:
+	case <-time.After(time.Minute):
+		require.Fail(t, "sweep waits for the lock, although no source is idle")
+	}
+}
+
+// A source that is used while Sweep looks for idle ones is not removed.
+func TestASourceThatIsUsedMeanwhileIsNotForgotten(t *testing.T) {
+	var table table
+	table.init()
+	begun := time.Now()
+	ann, bob := key{principal: "ann"}, key{principal: "bob"}
+	s := table.get(ann, begun)
+	table.get(bob, begun)
+	later := begun.Add(2 * linger)
+	idle := table.idle(later)
+	require.Len(t, idle, 2)
+	require.Same(t, s, table.get(ann, later))
+	table.remove(idle, later)
+	require.Same(t, s, table.get(ann, later))
+	require.False(t, s.forgotten.Load())
+	require.Equal(t, 1, table.len())
+}
