@@ -64,7 +64,8 @@ func deflated(text []byte) []byte {
 // and 150 µs.
 const level = flate.BestSpeed
 
-// A compressor takes more than 1 MiB, so only as many are in use as can run at a time.
+// A compressor takes more than 1 MiB, so only as many are in use as can run at a time. That bounds
+// the process, whose cores and memory they are, also if it has two daemons.
 type compressor struct {
 	flate *flate.Writer
 	out   bytes.Buffer
