@@ -60,6 +60,14 @@ async def test_every_payload_arrives(daemon: RunDaemon, transport: str) -> None:
             assert [position.offset for position in subscription.positions] == [four.position.offset + 2]
 
 
+async def test_the_largest_message_arrives_with_escapes(daemon: RunDaemon) -> None:
+    text = '\x01' * (8 << 20)  # JSON takes six times as many bytes
+    async with daemon("--message-bytes=8MiB", "--history-bytes=16MiB") as server, Client(server.url, transports=["websocket"]) as client:
+        async with client.subscribe("a") as subscription:
+            await client.publish("a", text, type="text/plain")
+            assert data_of([await subscription.get()]) == [text]
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_acks_are_sent_before_the_server_needs_them(daemon: RunDaemon, transport: str) -> None:
     async with daemon("--session-unacked=8") as server, Client(server.url, transports=[transport]) as client:

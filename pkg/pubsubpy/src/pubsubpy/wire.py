@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-MAX_LINE = 16 << 20  # bytes of a frame: more than the largest message that a server can allow
+MAX_LINE = 64 << 20  # bytes of a frame: more than the largest message that a server can allow, 8 MiB, with escapes
 
 _TOKEN = "[A-Za-z0-9_-]+"
 _BOUND = r"(?:_presence\.)?(?![^@]{256})"  # at most 255 bytes; those of a presence topic are of the topic that it is about
