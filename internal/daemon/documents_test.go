@@ -21,7 +21,7 @@ func TestTheGoExamplesOfTheDocumentsAreInThisFile(t *testing.T) {
 	source, err := os.ReadFile("documents_test.go")
 	require.NoError(t, err)
 	compiled := strings.ReplaceAll(indent.ReplaceAllString(string(source), ""), "pubsub.New(address)", `pubsub.New("http://127.0.0.1:8080")`)
-	for document, lines := range map[string]int{"../../pkg/README.md": 12} {
+	for document, lines := range map[string]int{"../../pkg/README.md": 12, "../../pkg/COMPARED.md": 10} {
 		text, err := os.ReadFile(document)
 		require.NoError(t, err)
 		blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(string(text), -1)
@@ -60,6 +60,20 @@ func TestTheGoExampleOfTheConceptsShowsMessages(t *testing.T) {
 	require.Equal(t, []string{`"hi"`}, shown)
 }
 
+func TestTheGoExampleForNATSReceivesWhatItPublishes(t *testing.T) {
+	t.Parallel()
+	client, err := pubsub.New("http://" + start(t, nil).PublicAddr())
+	require.NoError(t, err)
+	defer client.Close()
+	var shown []string
+	err = watchPrices(t.Context(), client, func(m *wire.Message, _ *wire.Gap, err error) {
+		require.NoError(t, err)
+		shown = append(shown, string(m.Data))
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"41.5"}, shown)
+}
+
 func followChat(ctx context.Context, address string, show func(*wire.Message, *wire.Gap, error)) error {
 	client, err := pubsub.New(address)
 	if err != nil {
@@ -73,5 +87,19 @@ func followChat(ctx context.Context, address string, show func(*wire.Message, *w
 	for item, err := range sub.All(ctx) {
 		show(item.Message, item.Gap, err)
 	}
+	return nil
+}
+
+func watchPrices(ctx context.Context, client *pubsub.Client, show func(*wire.Message, *wire.Gap, error)) error {
+	sub, err := client.Subscribe(ctx, []wire.Start{pubsub.Now("prices.>")}) // was: nc.Subscribe
+	if err != nil {
+		return err
+	}
+	_, err = client.PublishJSON(ctx, "prices.acme", 41.5, pubsub.WithIdempotencyKey("tick-1")) // was: js.Publish
+	if err != nil {
+		return err
+	}
+	item, err := sub.Next(ctx)
+	show(item.Message, item.Gap, err)
 	return nil
 }

@@ -35,8 +35,9 @@ func TestTheTranscriptsOfTheDocumentsAreTrue(t *testing.T) {
 			c.Listen.TCP, c.Broker.HistoryMessages, c.Session.Queue, c.Session.PatternBytes = "127.0.0.1:0", 3, 2, 700
 			c.Broker.Rules = []broker.Rule{{Name: "lobby", Pattern: "lobby.*", Presence: true, PresenceGrace: 3 * time.Second}, {Name: "cursors", Pattern: "cursors.*", Ephemeral: true}}
 		},
-		"../../README.md":     nil,
-		"../../pkg/README.md": nil,
+		"../../README.md":       nil,
+		"../../pkg/README.md":   nil,
+		"../../pkg/COMPARED.md": nil,
 	} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
