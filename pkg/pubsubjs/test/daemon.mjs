@@ -77,8 +77,9 @@ async function certificate(folder) {
 
 /** A daemon on ports that it keeps over restarts. */
 export class Daemon {
-  static async start(settings = {}, { withLog = false, withTLS = false } = {}) {
+  static async start(settings = {}, { withLog = false, withTLS = false, cwd, env } = {}) {
     const d = new Daemon();
+    d.surroundings = { cwd, env: { ...process.env, ...env } };
     d.folder = await mkdtemp(join(tmpdir(), "pubsubd-"));
     d.port = await freePort();
     d.adminPort = await freePort();
@@ -93,7 +94,7 @@ export class Daemon {
 
   async begin(more = {}) {
     const flags = Object.entries({ ...this.settings, ...more }).flatMap(([name, value]) => [value].flat().map((v) => `--${name}=${v}`));
-    this.process = new Process(process.env.PUBSUBD ?? join(repository, "bin/pubsubd"), ["serve", ...flags]);
+    this.process = new Process(process.env.PUBSUBD ?? join(repository, "bin/pubsubd"), ["serve", ...flags], this.surroundings);
     await this.process.ready(this.admin + "/readyz");
   }
 
@@ -180,9 +181,9 @@ const proxies = {
   },
 };
 
-/** A proxy before a daemon, with the example configuration of deploy. It allows one other origin. */
+/** A proxy before a daemon, with the example configuration of deploy and these changes. It allows one other origin. */
 export class Proxy {
-  static async start(name, daemon, origin) {
+  static async start(name, daemon, origin, changes = []) {
     const kind = proxies[name];
     const p = new Proxy();
     p.port = await freePort();
@@ -190,7 +191,7 @@ export class Proxy {
     p.folder = await mkdtemp(join(tmpdir(), name));
     await chmod(p.folder, 0o755); // nginx started by root runs as another user
     let text = await readFile(join(repository, "deploy", kind.example), "utf8");
-    for (const [from, to] of kind.swaps(p.port, daemon, origin, p.folder)) {
+    for (const [from, to] of [...kind.swaps(p.port, daemon, origin, p.folder), ...changes]) {
       if (!text.includes(from)) throw new Error(`deploy/${kind.example} no longer has ${JSON.stringify(from)}: change this test`);
       text = text.replaceAll(from, to);
     }
