@@ -23,15 +23,18 @@ help: ## list the targets
 PAGES         ?= deploy/examples
 PAGES_ADDRESS ?= 127.0.0.1:8083
 
-# Nothing expires while somebody reads the README and tries its commands.
-run: SERVE := --history-age=1h --session-inactivity-timeout=1h
+# What run keeps outlives the daemon. STORE= turns that off, and rm -r bin/store begins anew.
+STORE ?= bin/store
 
-run: ## build and serve on http://127.0.0.1:8080 (admin on :8081, pages on :8083); ARGS="--flag …" adds flags
+# Nothing expires while somebody reads the README and tries its commands.
+run: SERVE := --history-age=1h --session-inactivity-timeout=1h $(if $(STORE),--store=$(STORE))
+
+run: ## build and serve on http://127.0.0.1:8080 (admin on :8081, pages on :8083), with a store in bin/store; STORE= is without; ARGS="--flag …" adds flags
 example-ticker: ## run with a page of prices: one feed, and each reader chooses a rate
 example-chat: ## run with a chat: rooms with rights, verified senders, presence, moderation
 example-llm: ## run with the tokens of a simulated model
 run example-ticker example-chat example-llm: build examples
-	@exec bin/examples -listen=$(PAGES_ADDRESS) -folder=$(PAGES) -page=$(patsubst example-%,%.html,$(@:run=)) -- bin/pubsubd serve --log-format=console $(SERVE) $(ARGS)
+	@exec bin/examples -listen=$(PAGES_ADDRESS) -folder=$(PAGES) -page=$(patsubst example-%,%.html,$(@:run=example-hello)) -- bin/pubsubd serve --log-format=console $(SERVE) $(ARGS)
 
 examples: ## build bin/examples, the file server of run and the examples
 	$(GO) build -trimpath -o bin/examples ./deploy/examples

@@ -70,7 +70,7 @@ func run(address, folder, server, page string, life time.Duration, daemon []stri
 		back.HandleFunc("POST /chat/token", c.login)
 		back.HandleFunc("POST /chat/hook", c.moderate)
 		// The other pages have no tokens.
-		environment = append(environment, `PUBSUBD_AUTH_ANONYMOUS=[{"topics":["prices.*","answer.*"],"allow":["subscribe","publish"]}]`)
+		environment = append(environment, `PUBSUBD_AUTH_ANONYMOUS=[{"topics":["hello","prices.*","answer.*"],"allow":["subscribe","publish"]}]`)
 		environment = append(environment, settings...)
 	}
 	pages := http.Server{Handler: onlyOrigin(origin, back), ReadHeaderTimeout: 10 * time.Second}
@@ -118,8 +118,9 @@ func onlyOrigin(origin string, next http.Handler) http.Handler {
 	}))
 }
 
-// runDaemon runs the daemon to its end, passes signals on, and returns its exit code. If
-// somebody kills the daemon, it starts again, so that pages can show what they do then.
+// runDaemon runs the daemon to its end, passes signals on, and returns its exit code. It prints
+// the command that kills the daemon. If somebody runs that, the daemon starts again, so that
+// pages can show what they do then.
 func runDaemon(command, environment []string, signals <-chan os.Signal) (int, error) {
 	stopping := false
 	for {
@@ -131,6 +132,7 @@ func runDaemon(command, environment []string, signals <-chan os.Signal) (int, er
 		if err := daemon.Start(); err != nil {
 			return 1, err
 		}
+		fmt.Printf("To kill the daemon without warning: kill -9 %d\n", daemon.Process.Pid)
 		ended := make(chan struct{})
 		go func() {
 			_ = daemon.Wait() // its error is the exit code

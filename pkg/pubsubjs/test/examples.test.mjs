@@ -1,13 +1,12 @@
-// The examples of deploy/examples, and the page in the README, in a browser.
+// The examples of deploy/examples, and the demonstration of make run, in a browser.
 import assert from "node:assert/strict";
-import { execFile } from "node:child_process";
+import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { cp, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { promisify } from "node:util";
 import { noBrowser, startBrowser } from "./browser.mjs";
 import { Cutter } from "./cutter.mjs";
 import { Daemon, freePort, Process, until } from "./daemon.mjs";
@@ -25,13 +24,26 @@ after(() => browser?.close());
 
 /** Serves a copy of the pages, in which the daemon has another address. */
 class Pages {
-  static async start(address, port, ...args) {
+  static start(address, port, ...args) {
+    return Pages.#start(address, port, (folder) => new Process(join(repository, "bin/examples"), [`--listen=127.0.0.1:${port}`, `--folder=${folder}`, ...args]));
+  }
+
+  /** Serves the pages, and runs a daemon, by the command of make run. */
+  static startByMake(address, port, variables) {
+    return Pages.#start(address, port, (folder) => {
+      const settings = Object.entries({ PAGES: folder, PAGES_ADDRESS: `127.0.0.1:${port}`, ...variables }).map((pair) => pair.join("="));
+      const [command] = /^exec .*$/m.exec(execFileSync("make", ["-n", "run", ...settings], { cwd: repository, encoding: "utf8" }));
+      return new Process("sh", ["-c", command], { cwd: repository });
+    });
+  }
+
+  static async #start(address, port, begin) {
     const p = new Pages();
     p.url = `http://127.0.0.1:${port}`;
     p.folder = await mkdtemp(join(tmpdir(), "pages-"));
     await cp(examples, p.folder, { recursive: true });
     for (const name of await readdir(p.folder)) if (name.endsWith(".html")) await p.write(name, await readFile(join(p.folder, name), "utf8"), address);
-    p.process = new Process(join(repository, "bin/examples"), [`--listen=127.0.0.1:${port}`, `--folder=${p.folder}`, ...args]);
+    p.process = begin(p.folder);
     await p.process.ready(p.url);
     return p;
   }
@@ -42,6 +54,12 @@ class Pages {
 
   async journal(topic) {
     return (await (await fetch(`${this.url}/journal/${topic}`)).json()).entries;
+  }
+
+  /** Kills the daemon, by the command that was printed last. */
+  kill() {
+    const [, pid] = [...this.process.output.matchAll(/: kill -9 (\d+)\n/g)].at(-1);
+    process.kill(Number(pid), "SIGKILL");
   }
 
   async end() {
@@ -256,7 +274,7 @@ test("a chat goes on when tokens expire, on the same connection, and after a cra
   assert.deepEqual([ann.sockets, bob.sockets, ann.opened, bob.opened], [1, 1, 1, 1], "connections and sessions stay");
   assert.equal(await textOf(bob, "#here"), "2 here: Ann, Bob");
 
-  process.kill(Number((await promisify(execFile)("pgrep", ["-P", pages.process.child.pid])).stdout), "SIGKILL");
+  pages.kill();
   await wantNotice(ann, /restarted/);
   await wantNotice(bob, /restarted/);
   for (const tab of [ann, bob]) await until("both are here again, in any order", async () => /^2 here: (Ann, Bob|Bob, Ann)$/.test(await textOf(tab, "#here")));
@@ -320,46 +338,60 @@ test("the ticker shows every symbol, and keeps the rate", { skip, timeout: 90_00
   assert.equal(await tab.locator("#notice").isHidden(), true, "a price that was replaced is no loss");
 }));
 
-test("the page in the README works as it is", { skip, timeout: 60_000 }, async () => {
-  const [, page] = /```html\n(.*?)```/s.exec(await readFile(join(repository, "README.md"), "utf8"));
-  assert.equal(page.trimEnd().split("\n").length, 12);
-  const [port, client, admin] = [await freePort(), await freePort(), await freePort()];
-  const address = `http://127.0.0.1:${client}`;
-  const daemon = [join(repository, "bin/pubsubd"), "serve", `--listen-public=127.0.0.1:${client}`, `--listen-admin=127.0.0.1:${admin}`, "--log-level=error"];
-  const pages = await Pages.start(address, port, "--page=hello.html", "--", ...daemon);
-  const context = await browser.newContext();
-  try {
-    assert.match(pages.process.output, new RegExp(`${pages.url}/hello.html`));
-    await pages.write("hello.html", page, address);
-    await pages.process.ready(`http://127.0.0.1:${admin}/readyz`);
-    // By another name of this machine, the browser comes to the origin that the daemon allows.
-    const tabs = await Promise.all([1, 2].map(() => open(context, `http://localhost:${port}/hello.html`)));
-    await tabs[0].fill("input", "hello <world>");
-    await tabs[0].press("input", "Enter");
-    for (const tab of tabs) {
-      await until("the page shows the message", async () => (await tab.locator("li").count()) > 0);
-      assert.deepEqual(await tab.locator("li").allTextContents(), ["hello <world>"]);
+// The steps of the demonstration, without a store for the last one.
+for (const [kind, afterwards] of [["a store", []], ["no store", ["gap: restarted"]]]) {
+  test(`the demonstration with ${kind}`, { skip, timeout: 60_000 }, async () => {
+    const [port, client, admin] = [await freePort(), await freePort(), await freePort()];
+    const address = `http://127.0.0.1:${client}`;
+    const store = await mkdtemp(join(tmpdir(), "store-"));
+    const listen = `--listen-public=127.0.0.1:${client} --listen-admin=127.0.0.1:${admin} --log-level=error`;
+    const pages = await Pages.startByMake(address, port, { ARGS: listen, STORE: kind === "a store" ? store : "" });
+    const contexts = await Promise.all([1, 2].map(() => browser.newContext()));
+    const heard = (tab) => tab.locator("#heard li").allTextContents();
+    const say = async (tab, text) => {
+      await tab.fill("#words", text);
+      await tab.press("#words", "Enter");
+    };
+    try {
+      await until("the page is printed", () => pages.process.output.includes(`${pages.url}/hello.html`));
+      await pages.process.ready(`http://127.0.0.1:${admin}/readyz`);
+      // By another name of this machine, the browser comes to the origin that the daemon allows.
+      const tabs = await Promise.all(contexts.map((context) => open(context, `http://localhost:${port}/hello.html`)));
+      const bothShow = async (...texts) => {
+        for (const tab of tabs) await until(async () => `${await heard(tab)}`, async () => (await heard(tab)).length === texts.length);
+        for (const tab of tabs) assert.deepEqual(await heard(tab), texts);
+      };
+      await say(tabs[0], "hello <world>");
+      await bothShow("hello <world>");
+
+      await contexts[1].setOffline(true);
+      await until("the page notices it", async () => (await textOf(tabs[1], "#state")) === "waiting");
+      await say(tabs[1], "from the train");
+      await say(tabs[0], "from home");
+      await until("the other page goes on", async () => (await heard(tabs[0])).includes("from home"));
+      assert.deepEqual(await heard(tabs[1]), ["hello <world>"]);
+      await contexts[1].setOffline(false);
+      const agreed = ["hello <world>", "from home", "from the train"];
+      await bothShow(...agreed);
+
+      pages.kill();
+      await say(tabs[1], "after the kill");
+      await bothShow(...agreed, ...afterwards, "after the kill");
+
+      const allowed = async (origin) => (await fetch(address + "/v1/topics", { headers: { Origin: origin } })).headers.get("Access-Control-Allow-Origin");
+      assert.equal(await allowed(pages.url), pages.url);
+      assert.equal(await allowed(`http://localhost:${port}`), null);
+      const foreign = await fetch(pages.url + "/llm", { method: "POST", headers: { Origin: "http://other.example" }, redirect: "manual" });
+      assert.equal(foreign.status, 403);
+    } finally {
+      await Promise.all(contexts.map((context) => context.close()));
+      await pages.end();
+      await rm(store, { recursive: true });
     }
-    // Someone kills the daemon.
-    process.kill(Number((await promisify(execFile)("pgrep", ["-P", pages.process.child.pid])).stdout), "SIGKILL");
-    await tabs[1].fill("input", "after the crash");
-    await tabs[1].press("input", "Enter");
-    for (const tab of tabs) {
-      await until("the page goes on", async () => (await tab.locator("li").count()) > 2);
-      assert.deepEqual(await tab.locator("li").allTextContents(), ["hello <world>", "restarted", "after the crash"]);
-    }
-    const allowed = async (origin) => (await fetch(address + "/v1/topics", { headers: { Origin: origin } })).headers.get("Access-Control-Allow-Origin");
-    assert.equal(await allowed(pages.url), pages.url);
-    assert.equal(await allowed(`http://localhost:${port}`), null);
-    const foreign = await fetch(pages.url + "/llm", { method: "POST", headers: { Origin: "http://other.example" }, redirect: "manual" });
-    assert.equal(foreign.status, 403);
-  } finally {
-    await context.close();
-    await pages.end();
-  }
-  assert.equal(pages.process.child.exitCode, 0);
-  await assert.rejects(fetch(address), "the daemon ends with the pages");
-});
+    assert.equal(pages.process.child.exitCode, 0);
+    await assert.rejects(fetch(address), "the daemon ends with the pages");
+  });
+}
 
 test("each example is short", async () => {
   const read = (name) => readFile(join(examples, name), "utf8").catch(() => "");
