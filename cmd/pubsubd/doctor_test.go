@@ -137,6 +137,20 @@ func TestDoctorFindsTheFaultOfAProxy(t *testing.T) {
 	}
 }
 
+// A proxy may serve the daemon below a prefix that it removes. doctor and the commands take it.
+func TestDoctorAndCommandsTakeAPrefix(t *testing.T) {
+	t.Parallel()
+	s := serveProcess(t, quick...)
+	removes := func(r *http.Request) { r.URL.Path = strings.TrimPrefix(r.URL.Path, "/push") }
+	below := aProxy(t, s.public, removes, nil) + "/push"
+	found, code := diagnose(t, append(patient, "--url", below)...)
+	wantStatus(t, found, isOK, "url", "date", "stream", "websocket", "poll")
+	require.Zero(t, code, found)
+	r := run(t, nil, "publish", "--server", below, "prices.acme", "41.5")
+	require.Zero(t, r.code, r.stderr)
+	require.Contains(t, r.stdout, "prices.acme@")
+}
+
 // The daemon shows which path and which Host arrived.
 func TestDoctorFindsWhatAProxyLeavesOrChanges(t *testing.T) {
 	t.Parallel()

@@ -40,6 +40,11 @@ type proxyKind struct {
 	bound []string // replaces the bound of an address's connections by 5; empty: the proxy has none
 
 	logs string // how it logs a session's poll; empty if it logs no requests
+
+	// change changes the example first, and prefix then stands before the paths of the
+	// protocol; unset in proxyKinds.
+	change func(example string) string
+	prefix string
 }
 
 // An address is where a daemon or a proxy listens. A proxy has no admin address.
@@ -160,7 +165,11 @@ func (k proxyKind) config(t *testing.T, at address, daemons []address, others []
 	t.Helper()
 	example, err := os.ReadFile(filepath.Join("../../deploy", k.example))
 	require.NoError(t, err)
-	text := exchanged(t, string(example), others)
+	text := string(example)
+	if k.change != nil {
+		text = k.change(text)
+	}
+	text = exchanged(t, text, others)
 	if len(daemons) > 1 {
 		text = exchanged(t, text, k.second(daemons[1]))
 	}
@@ -230,7 +239,7 @@ func startProxyTo(t *testing.T, kind proxyKind, others []string, daemons ...addr
 	arguments := strings.Split(inDir.Replace(strings.Join(kind.arguments, "\n")), "\n")
 	said := &output{dir: dir}
 	runProxy(t, said, binary, arguments)
-	p := &proxied{T: t, url: "http://" + at.public, client: newClient(t), output: said}
+	p := &proxied{T: t, url: "http://" + at.public + kind.prefix, client: newClient(t), output: said}
 	p.waitUp()
 	return p
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -250,27 +252,83 @@ func (p *proxied) readsSocketOneByOne(path, topic string) {
 	s.Close()
 }
 
-// Below a prefix, beside an application, everything works as without it, and the log shows
-// the protocol's path.
+// Below a prefix, beside an application, everything works as without it. Both ways are as
+// deploy/README.md shows them: with the line that the example has as a comment, and by changes
+// after which paths below /v1/ belong to the application.
 func TestNginxServesBelowAPrefix(t *testing.T) {
-	kind := proxyKinds[0]
-	require.Equal(t, "nginx", kind.name)
-	d := start(t, func(c *config.Config) {
-		c.Transport.MaxOutputDelay, c.Transport.MultipleTime = 20*time.Second, 20*time.Second
-		c.Transport.Heartbeat = time.Hour
-	})
-	p := startProxy(t, kind, []string{"# location /push/v1/ {", "location /push/v1/ {"}, d)
-	status, _ := p.get("/push/metrics")
+	guide, err := os.ReadFile("../../deploy/README.md")
+	require.NoError(t, err)
+	_, guide, found := bytes.Cut(guide, []byte("\n### Serve pubsubd beside an application\n"))
+	require.True(t, found)
+	line := regexp.MustCompile("(?s)```nginx\n(.*?)\n```").FindSubmatch(guide)
+	require.NotNil(t, line)
+	_, table, found := bytes.Cut(guide, []byte("| below `/push/` alone |\n"))
+	require.True(t, found)
+	table, _, _ = bytes.Cut(table, []byte("\n\n"))
+	changes := regexp.MustCompile("(?m)^\\| `(.*?)`(.*?) \\| `(.*)` \\|$").FindAllSubmatch(table, -1)
+	require.Len(t, changes, 5)
+
+	for name, change := range map[string]func(example string) string{
+		"rewritten": func(example string) string {
+			require.Equal(t, 1, strings.Count(example, "# "+string(line[1])))
+			return strings.Replace(example, "# "+string(line[1]), string(line[1]), 1)
+		},
+		"of its own": func(example string) string {
+			for _, c := range changes {
+				n := 1
+				if string(c[2]) == ", twice" {
+					n = 2
+				}
+				require.GreaterOrEqual(t, strings.Count(example, string(c[1])), n, "%s", c[1])
+				example = strings.Replace(example, string(c[1]), string(c[3]), n)
+			}
+			return example
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kind := proxyKinds[0]
+			require.Equal(t, "nginx", kind.name)
+			kind.change, kind.prefix = change, "/push"
+			d := start(t, func(c *config.Config) {
+				c.Transport.MaxOutputDelay, c.Transport.MultipleTime = 20*time.Second, 20*time.Second
+				c.Transport.Heartbeat = time.Hour
+			})
+			worksBelowAPrefix(t, kind, d)
+		})
+	}
+}
+
+var socketLogged = regexp.MustCompile(`GET (/push)?/v1/ws 101`)
+
+func worksBelowAPrefix(t *testing.T, kind proxyKind, d *running) {
+	t.Helper()
+	p := startProxy(t, kind, asShipped, d)
+	status, _ := p.get("/metrics")
 	require.Equal(t, http.StatusNotFound, status)
-	p.url += "/push"
+	status, text := p.get("/v1/client.js")
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, text, "Client")
 	session := p.open(`"stream"`)
 	p.publish("stream", "0")
 	p.readsOneByOne("/v1/sessions/"+session.Session+"/poll?ack=0&mode=stream", "stream")
 	p.readsEventsOneByOne("/v1/sse?topic=events", "events")
 	p.readsSocketOneByOne("/v1/ws?topic=socket", "socket")
+
+	client, err := pubsub.New(p.url)
+	require.NoError(t, err)
+	defer client.Close()
+	published, err := client.PublishJSON(t.Context(), "orders", 1)
+	require.NoError(t, err)
+	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Oldest("orders")})
+	require.NoError(t, err)
+	defer sub.Close()
+	item, err := sub.Next(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, published.Position, item.Message.Position)
+
 	require.Eventually(t, func() bool { // the proxy logs after the answer
 		said := p.output.String()
-		return strings.Contains(said, kind.logs) && strings.Contains(said, "GET /v1/ws 101")
+		return strings.Contains(said, kind.logs) && socketLogged.MatchString(said)
 	}, surely, 10*time.Millisecond, p.output)
 	require.NotContains(t, p.output.String(), session.Session)
 	require.NoError(t, d.wait())

@@ -72,6 +72,7 @@ class Proxy:
         self.cut_answers: Callable[[bytes], bool] = lambda request: False  # cut these instead of answering
         self.cut_requests: Callable[[bytes], bool] = lambda request: False  # cut these instead of forwarding
         self.gate: Callable[[bytes], bytes | None] = lambda request: None  # what to answer instead of forwarding
+        self.prefix = b""  # is removed from the paths of requests
         self.cut_next = 0  # connections to cut within the next bytes that come
         self.connections: set[asyncio.StreamWriter] = set()
 
@@ -132,7 +133,7 @@ class Proxy:
                 self.cuts += 1
                 raise OSError("cut")
             if not self.silent:
-                up.write(chunk)
+                up.write(chunk.replace(b" " + self.prefix + b"/v1/", b" /v1/", 1))
             if self.cut_answers(chunk):
                 self.cuts += 1
                 self.connections.discard(writer)  # its answers are dropped

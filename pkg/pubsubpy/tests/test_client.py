@@ -77,6 +77,17 @@ async def test_acks_are_sent_before_the_server_needs_them(daemon: RunDaemon, tra
             assert data_of(await take(subscription, 50)) == list(range(50))
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_proxy_may_serve_it_below_a_prefix(daemon: RunDaemon, transport: str) -> None:
+    async with daemon() as server, proxied(server) as proxy:
+        proxy.prefix = b"/push"
+        async with Client(proxy.url + "/push", transports=[transport]) as client, client.subscribe("a") as subscription:
+            await client.publish("a", 1)
+            assert data_of(await take(subscription, 1)) == [1]
+            assert subscription.state == State("open", transport)
+        assert all(b" /push/v1/" in head for head in proxy.heads)
+
+
 async def test_where_a_subscription_starts(daemon: RunDaemon) -> None:
     async with daemon() as server, Client(server.url) as client:
         marks = [(await client.publish("a", n)).position for n in range(4)]
