@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -400,6 +401,21 @@ func drive(conn net.Conn, m *client.Subscriber) error {
 		}
 		if _, err := conn.Write(request); err != nil {
 			return err
+		}
+	}
+}
+
+// The guide says which load tests draw their figures, and how.
+func TestTheGuideSaysWhichLoadTestsDraw(t *testing.T) {
+	_, table, found := strings.Cut(written(t, "../../loadtest/README.md"), "These commands also draw them:\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n## ")
+	all := loadtestCommand()
+	for _, c := range append(all.Commands(), all) {
+		named := regexp.MustCompile("(?m)^\\| .*`(loadtest )?" + c.Name() + "[ `].*$").FindString(table)
+		cells := append(strings.Split(named, " | "), "–", "–")
+		for i, flag := range []string{"svg", "html"} {
+			require.Equal(t, c.Flags().Lookup(flag) != nil, !strings.HasPrefix(cells[1+i], "–"), "%s --%s", c.CommandPath(), flag)
 		}
 	}
 }

@@ -21,7 +21,7 @@ func TestTheDocumentsShowTheSearchAsItWas(t *testing.T) {
 	var search, confirmed strings.Builder
 	require.NoError(t, SearchTable(&search, r))
 	table, _, _ := strings.Cut(search.String(), "\n\n") // without what was tried
-	wantShown(t, "../../README.md", table)
+	wantShown(t, "../README.md", table)
 
 	last := r.Points[len(r.Points)-1]
 	require.NoError(t, Table(&confirmed, *last.Result))
