@@ -71,15 +71,54 @@ func TestWhatIsNamedExists(t *testing.T) {
 			require.FileExists(t, path.Join("..", file), "%s names it", document)
 		}
 		for _, link := range links.FindAllStringSubmatch(text, -1) {
-			_, err := os.Stat(path.Join("..", path.Dir(document), link[1]))
+			file := path.Join(path.Dir(document), link[1]+link[3])
+			if link[1]+link[3] == "" {
+				file = document
+			}
+			_, err := os.Stat(path.Join("..", file))
 			require.NoError(t, err, "%s links to it", document)
+			if link[2] != "" {
+				require.Contains(t, anchors(read(t, file)), link[2], "%s links to it in %s", document, file)
+			}
 		}
 	}
 }
 
+// What README installs exists: the command, and the file that it downloads.
+func TestWhatREADMEInstallsExists(t *testing.T) {
+	text := read(t, "README.md")
+	command := regexp.MustCompile(`go install ` + module + `/(\S+)@latest`).FindStringSubmatch(text)
+	require.NotNil(t, command)
+	require.DirExists(t, path.Join("..", command[1]))
+	image := regexp.MustCompile(`docker build \S+ \S+ -f (\S+) https://` + module + `\.git`).FindStringSubmatch(text)
+	require.NotNil(t, image)
+	require.FileExists(t, path.Join("..", image[1]))
+	compose := regexp.MustCompile(`githubusercontent\.com/pubsubd/pubsubd/main/(\S+)`).FindStringSubmatch(text)
+	require.NotNil(t, compose)
+	require.FileExists(t, path.Join("..", compose[1]))
+}
+
+// The pictures in README for light and for dark pages differ only in their colours.
+func TestThePicturesOfREADMEAreAlike(t *testing.T) {
+	colours := regexp.MustCompile(`#[0-9a-f]{6}`)
+	light, dark := read(t, "pkg/overview.svg"), read(t, "pkg/overview-dark.svg")
+	require.NotEqual(t, light, dark)
+	require.Equal(t, colours.ReplaceAllString(light, "#"), colours.ReplaceAllString(dark, "#"))
+}
+
+// anchors returns the anchors that a forge gives to the headings of a document.
+func anchors(document string) []string {
+	var all []string
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(document, -1) {
+		plain := regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		all = append(all, strings.ReplaceAll(plain, " ", "-"))
+	}
+	return all
+}
+
 var (
 	goFiles = regexp.MustCompile(`\b(cmd|internal|pkg|loadtest)/[a-z0-9_/]+\.go\b`)
-	links   = regexp.MustCompile(`\]\(([^:)#]+)(?:#[^)]*)?\)`) // without those to other sites
+	links   = regexp.MustCompile(`\]\(([^:)#]*)(?:#([^)]*))?\)|(?:src|srcset)="([^":]+)"`) // without those to other sites
 )
 
 // The picture shows the packages that a message passes, and no others but those that they

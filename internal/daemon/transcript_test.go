@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "write what happens into the transcripts
 // The transcripts in our documents are true. The test runs each ```console, ```websocket
 // and ```tcp block line by line and compares the output with the document. It interprets
 // the few curl options that they use. In the output, … stands for what differs from run to
-// run.
+// run. For readers of README, who have a store, that includes offsets.
 func TestTheTranscriptsOfTheDocumentsAreTrue(t *testing.T) {
 	t.Parallel()
 	for path, change := range map[string]func(c *config.Config){
@@ -43,13 +43,14 @@ func TestTheTranscriptsOfTheDocumentsAreTrue(t *testing.T) {
 			t.Parallel()
 			text, err := os.ReadFile(path)
 			require.NoError(t, err)
-			shell := &shell{running: start(t, change), vars: map[string]string{}}
+			shell := &shell{running: start(t, change), vars: map[string]string{}, hidesOffsets: path == "../../README.md"}
 			blocks := 0
 			happened := exampleBlock.ReplaceAllStringFunc(string(text), func(block string) string {
 				blocks++
 				return shell.replay(block)
 			})
 			require.NotZero(t, blocks)
+			happened = shell.withFollowed(happened)
 			if *update {
 				require.NoError(t, os.WriteFile(path, []byte(happened), 0o644))
 				return
@@ -66,6 +67,9 @@ type shell struct {
 	*running
 	vars    map[string]string
 	guarded *running // a daemon with authorisation; nil until a command needs it
+
+	hidesOffsets bool
+	followed     []func() string // what each curl -N printed
 }
 
 // replay runs a block and returns it with the actual output.
@@ -79,14 +83,19 @@ func (s *shell) replay(block string) string {
 	b.WriteString("```console\n")
 	for line := range strings.Lines(parts[2]) {
 		if command, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "$ "); ok {
-			b.WriteString("$ " + command + "\n" + alike(s.run(command)))
+			b.WriteString("$ " + command + "\n" + s.alike(s.run(command)))
 		}
 	}
 	return b.String() + "```"
 }
 
+var wholePosition = regexp.MustCompile(`@\w{7,}:\d+`)
+
 // alike masks what differs from run to run.
-func alike(text string) string {
+func (s *shell) alike(text string) string {
+	if s.hidesOffsets {
+		text = wholePosition.ReplaceAllString(text, "@…")
+	}
 	for _, pattern := range []string{`@(\w{7,}):`, `(?m)^retry: (\d+)$`, `(?m)^id: ~([^:]+):`, `"time":(\d+)`, `^\[0,"[^"]+","(\w+)"`, `^\[0,"[^"]+","…",\d+,(\d+)`, `"idle_ms":(\d+)`, `"since":(\d+)`, `"session":"([^"]+)"`, `again after (\d[^"]+)"`, `"limits":{([^}]+)}`} {
 		re := regexp.MustCompile(pattern)
 		text = re.ReplaceAllStringFunc(text, func(match string) string {
@@ -114,6 +123,9 @@ func (s *shell) run(command string) string {
 		time.Sleep(time.Duration(seconds) * time.Second)
 		return ""
 	case "curl":
+		if words[1] == "-N" {
+			return s.follow(words[2])
+		}
 		return s.curl(words[1:])
 	}
 	require.Fail(s, "a transcript has a command that is not known here", command)
@@ -232,16 +244,49 @@ func (s *shell) request(leave time.Duration, method, url, body string, header ht
 	resp, err := s.client.Do(r)
 	require.NoError(s, err)
 	defer resp.Body.Close()
+	return s.read(resp.Body, leave, cancel)
+}
+
+// read returns what comes until the end, or until nothing comes for leave. Then it calls cancel.
+func (s *shell) read(body io.Reader, leave time.Duration, cancel func()) string {
+	s.Helper()
 	leaving := time.AfterFunc(leave, cancel)
 	defer leaving.Stop()
 	var text strings.Builder
+	var err error
 	for piece := make([]byte, 4<<10); err == nil; leaving.Reset(leave) {
 		var n int
-		n, err = resp.Body.Read(piece)
+		n, err = body.Read(piece)
 		text.Write(piece[:n])
 	}
 	if !errors.Is(err, context.Canceled) {
 		require.ErrorIs(s, err, io.EOF)
 	}
 	return text.String()
+}
+
+// follow begins a curl -N, which lasts to the end of the document. It returns a mark in place
+// of the output.
+func (s *shell) follow(url string) string {
+	s.Helper()
+	ctx, cancel := context.WithCancel(s.Context())
+	s.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+strings.Replace(url, "localhost:8080", s.PublicAddr(), 1), nil)
+	require.NoError(s, err)
+	resp, err := s.client.Do(r)
+	require.NoError(s, err)
+	s.Cleanup(func() { resp.Body.Close() })
+	s.followed = append(s.followed, func() string { return s.read(resp.Body, time.Second, cancel) })
+	return s.markOf(len(s.followed) - 1)
+}
+
+func (s *shell) markOf(followed int) string { return fmt.Sprintf("\x00%d\n", followed) }
+
+// withFollowed puts what each curl -N printed in the place of its mark.
+func (s *shell) withFollowed(text string) string {
+	s.Helper()
+	for i, printed := range s.followed {
+		text = strings.Replace(text, s.markOf(i), s.alike(printed()), 1)
+	}
+	return text
 }

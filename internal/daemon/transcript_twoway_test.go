@@ -37,7 +37,7 @@ func (s *shell) talk(kind, lines string) string {
 			b.WriteString(line + "\n")
 			p.send(text)
 		case strings.HasPrefix(line, "<"):
-			b.WriteString("< " + strings.TrimSuffix(alike(p.receive()), "\n") + "\n")
+			b.WriteString("< " + strings.TrimSuffix(s.alike(p.receive()), "\n") + "\n")
 		default:
 			b.WriteString(line + "\n")
 			p = s.dialWebSocket(strings.TrimPrefix(line, "GET "))

@@ -1,4 +1,4 @@
-// The examples of deploy/examples, and the demonstration of make run, in a browser.
+// The examples of deploy/examples, and the demonstration in the README, in a browser.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
@@ -338,7 +338,14 @@ test("the ticker shows every symbol, and keeps the rate", { skip, timeout: 90_00
   assert.equal(await tab.locator("#notice").isHidden(), true, "a price that was replaced is no loss");
 }));
 
-// The steps of the demonstration, without a store for the last one.
+test("the script in the README is in the page that it shows", async () => {
+  const lines = async (path) => (await readFile(join(repository, path), "utf8")).split("\n").map((line) => line.trim());
+  const readme = (await lines("README.md")).join("\n");
+  const page = await lines("deploy/examples/hello.html");
+  for (const line of /```js\n(.*?)\n```/s.exec(readme)[1].split("\n")) assert.ok(page.includes(line), line);
+});
+
+// The steps in the README under "Try it", without a store for its last step.
 for (const [kind, afterwards] of [["a store", []], ["no store", ["gap: restarted"]]]) {
   test(`the demonstration with ${kind}`, { skip, timeout: 60_000 }, async () => {
     const [port, client, admin] = [await freePort(), await freePort(), await freePort()];
