@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python lint-api test-api deploy check check-long crash presence format vet lint scripts darwin modules fuzz bench compare peers scale abuse soak upgrade clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python lint-api test-api deploy check clients check-long crash presence format vet lint scripts darwin modules fuzz bench compare peers scale abuse soak upgrade clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,13 +75,16 @@ IN_EACH_BROWSER := browser follow history outbox page react share
 web: $(WEB_INSTALLED) ## build the JavaScript client into pkg/pubsubjs/dist, and print its size
 	cd $(WEB) && node build.mjs
 
-test-web: $(if $(NODE),build examples $(WEB_INSTALLED)) ## test the JavaScript client and the examples in Node and in Chromium, and what depends on the browser in Firefox and WebKit
+# Chromium runs all tests, other browsers what depends on the browser.
+BROWSERS ?= chromium firefox webkit
+
+test-web: $(if $(NODE),build examples $(WEB_INSTALLED)) ## test the JavaScript client and the examples in Node and in Chromium, and what depends on the browser in Firefox and WebKit; BROWSERS="webkit" chooses
 ifeq ($(NODE),)
 	@echo "no Node 20 with npm: the JavaScript client is not tested"; test -z "$$CI" || { echo "CI must have it: install Node 20 or newer, and npm" >&2; exit 1; }
 else
-	cd $(WEB) && node --test --test-reporter=spec --test-concurrency=1 test/*.test.mjs
-	cd $(WEB) && set -e; for browser in firefox webkit; do \
-		echo "in $$browser:"; BROWSER=$$browser node --test --test-reporter=spec --test-concurrency=1 $(IN_EACH_BROWSER:%=test/%.test.mjs); \
+	cd $(WEB) && set -e; for browser in $(BROWSERS); do \
+		if [ $$browser = chromium ]; then tests="test/*.test.mjs"; else tests="$(IN_EACH_BROWSER:%=test/%.test.mjs)"; fi; \
+		echo "in $$browser:"; BROWSER=$$browser node --test --test-reporter=spec --test-concurrency=1 $$tests; \
 	done
 endif
 
@@ -107,7 +110,7 @@ NOT_RACED := ./internal/store ./internal/app ./internal/lane ./internal/session 
 # These begin first. Tests wait more than they compute, so more of them run than there are cores; vet has a target.
 LONGEST := ./internal/daemon ./internal/httpapi ./cmd/pubsubd
 
-test: $(NODE_INSTALLED) ## run all tests, with the race detector if there is a C compiler; EXHAUSTIVE=1 tries all cases, as check does
+test: $(NODE_INSTALLED) ## run all tests, with the race detector if there is a C compiler; EXHAUSTIVE=1 tries all cases, as check-long does
 ifeq ($(RACE),)
 	@echo "no C compiler: testing without the race detector"; test -z "$$CI" || { echo "CI must have one: install gcc or clang" >&2; exit 1; }
 endif
@@ -181,12 +184,20 @@ deploy: $(LINT) ## try the image, a release, and an installation; in a module of
 	cd deploy/checks && $(CURDIR)/$(LINT) run ./...
 	cd deploy/checks && $(GO) test -count=1 ./... # what they read is outside of their module, which the cache does not see
 
-check: export EXHAUSTIVE = 1
+# Of what EXHAUSTIVE=1 tries, check tries every fourth case, and check-long all.
+EVERY := 4
+
+check: export EXHAUSTIVE = $(EVERY)
 check: export TAGS = -tags=long
-check: format vet lint lint-api scripts build darwin modules test test-web test-python deploy ## all that must hold before a merge; CI runs this
+check: format vet lint lint-api scripts build darwin modules test clients ## all that must hold before a merge; CI runs this
+
+# The tests of the clients wait more than they compute, so two rows of them run at a time.
+clients: build examples $(if $(NODE),$(WEB_INSTALLED))
+	$(MAKE) test-web BROWSERS="chromium firefox" & row=$$!; $(MAKE) test-python deploy test-web BROWSERS=webkit; other=$$?; wait $$row && exit $$other
 
 # What finds rare faults. Each target can be run alone, and longer.
-check-long: export EXHAUSTIVE = 1
+check-long: EVERY = 1
+check-long: export EXHAUSTIVE = $(EVERY)
 check-long: CRASH_SEEDS = 20000
 check-long: FUZZTIME = 1m
 check-long: check test-api crash presence fuzz soak upgrade abuse test-web-full ## check, 20,000 seeds of crashes, the truth of presence, each fuzz target for a minute, what openapi.yaml permits and forbids, soaks, upgrades, attacks, the whole matrix of browsers; some hours
