@@ -97,7 +97,7 @@ func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
 func TestAWebSocketProtocolErrorHasACloseCode(t *testing.T) {
 	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
 		k := newLane(t, way)
-		for text, code := range map[string]int{`[1]`: 1008, "{": 1008, "\"\xff\"": 1008, strings.Repeat(" ", 1<<20+1): 1009} {
+		for text, code := range map[string]int{`[1]`: 1008, "{": 1008, "\"\xff\"": 1007, strings.Repeat("\xff", 17<<10): 1007, strings.Repeat(" ", 1<<20+1): 1009} {
 			s := k.Connect()
 			s.Hello()
 			require.NoError(t, wsutil.WriteClientText(s.Conn, []byte(text)))

@@ -215,7 +215,7 @@ func (c *Conversation) End(err error) Action {
 	}
 	last := c.format.Append(nil, wire.Content{End: limit.Spread(problem)})
 	if c.format != frame.CBOR {
-		last = appendClose(last, problem)
+		last = appendClose(last, err, problem.Code)
 	}
 	return c.end(last)
 }

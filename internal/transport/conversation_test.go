@@ -66,6 +66,7 @@ type heard struct {
 	answers  string    // one after the other
 	closed   bool      // by the client
 	code     wire.Code // of the problem that ended it; empty: none
+	status   int       // of the close frame behind that problem; 0: none
 }
 
 // hear has c receive b in parts of the given sizes. Bytes that c did not take precede the
@@ -94,7 +95,7 @@ func hear(t testing.TB, c *Conversation, b []byte, part func() int) (h heard) {
 			}
 			if !a.End {
 				h.answers += string(a.Write)
-			} else if h.code = endOf(t, c.Format(), a.Write); h.code == "" {
+			} else if h.code, h.status = endOf(t, c.Format(), a.Write); h.code == "" {
 				h.closed, h.answers = true, h.answers+string(a.Write)
 			}
 			if a.End {
@@ -111,16 +112,19 @@ func hear(t testing.TB, c *Conversation, b []byte, part func() int) (h heard) {
 	return h
 }
 
-// endOf returns the code of the end frame at the beginning of b, or "" if b begins with
-// another frame.
-func endOf(t testing.TB, format frame.Format, b []byte) wire.Code {
+// endOf returns the code of the end frame at the beginning of b, and the status of the close frame
+// behind it, if any. The code is "" if b begins with another frame.
+func endOf(t testing.TB, format frame.Format, b []byte) (code wire.Code, status int) {
 	t.Helper()
 	if format != format.OffSocket() {
-		f := readSocketFrame(t, bytes.NewReader(b))
+		frames := bytes.NewReader(b)
+		f := readSocketFrame(t, frames)
 		if f.Header.OpCode.IsControl() {
-			return ""
+			return "", 0
 		}
 		b = f.Payload
+		given, _ := ws.ParseCloseFrameData(readSocketFrame(t, frames).Payload)
+		status = int(given)
 	}
 	c, err := wire.ParseLine(b)
 	if format.IsBinary() {
@@ -128,7 +132,7 @@ func endOf(t testing.TB, format frame.Format, b []byte) wire.Code {
 	}
 	require.NoError(t, err)
 	require.NotNil(t, c.End)
-	return c.End.Code
+	return c.End.Code, status
 }
 
 // Sizes of parts for hear.

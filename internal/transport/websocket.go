@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/flate"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"unicode/utf8"
@@ -143,14 +144,17 @@ func (s *socket) readHead(b []byte) (int, error) {
 			err = ws.ErrProtocolNonZeroRsv
 		}
 	}
+	if err == nil && took > ws.HeaderSize(head) {
+		err = errLongLength
+	}
 	if err != nil {
-		return 0, badSocket(err)
+		return 0, badFrame(err)
 	}
 	switch {
 	case head.OpCode.IsControl():
 		s.control = s.control[:0]
 	case head.OpCode != ws.OpContinuation && head.OpCode != s.kind:
-		return 0, problem.New(wire.CodeInvalidRequest, "send text messages with format=json, binary messages with format=cbor", "the command arrived in the wrong type of WebSocket message")
+		return 0, closeWith(ws.StatusUnsupportedData, "send text messages with format=json, binary messages with format=cbor", "the command arrived in the wrong type of WebSocket message")
 	case head.Length > int64(s.most-len(s.message)):
 		return 0, commandTooLarge(s.most)
 	}
@@ -158,8 +162,29 @@ func (s *socket) readHead(b []byte) (int, error) {
 	return took, nil
 }
 
-func badSocket(err error) *wire.Problem {
-	return problem.New(wire.CodeInvalidRequest, "use a WebSocket client that follows RFC 6455", "the bytes are not valid WebSocket frames: %v", err)
+// errLongLength is an error of RFC 6455, section 5.2: a length has the minimal number of bytes.
+var errLongLength = errors.New("the length has more bytes than it needs")
+
+// A closeError is an invalid_request that has a close code of its own (RFC 6455, section 7.4.1).
+type closeError struct {
+	*wire.Problem
+	status ws.StatusCode
+}
+
+// Unwrap lets errors.As find the problem.
+func (e *closeError) Unwrap() error { return e.Problem }
+
+func closeWith(status ws.StatusCode, remedy, detail string, args ...any) error {
+	return &closeError{problem.New(wire.CodeInvalidRequest, remedy, detail, args...), status}
+}
+
+func badFrame(err error) error {
+	return closeWith(ws.StatusProtocolError, "use a WebSocket client that follows RFC 6455", "the bytes are not valid WebSocket frames: %v", err)
+}
+
+// badText is about bytes that RFC 6455, section 8.1, wants to be UTF-8.
+func badText(what string) error {
+	return closeWith(ws.StatusInvalidFramePayloadData, "encode text in UTF-8", "%s is not valid UTF-8", what)
 }
 
 // keptMessage is the largest buffer that is kept for the next message.
@@ -191,26 +216,37 @@ func (s *socket) text(message []byte, deflated bool, quick int) (command []byte,
 		command, err = inflate(message, s.most, min(s.most, s.free+inflatedTimes*len(message)), quick)
 	}
 	if err == nil && len(command) <= quick && s.kind == ws.OpText && !utf8.Valid(command) {
-		return nil, badSocket(ws.ErrProtocolInvalidUTF8)
+		return nil, badText("the command")
 	}
 	return command, err
 }
 
 // closed answers the client's close frame with its own code (RFC 6455, section 5.5.1).
 func (s *socket) closed() (incoming, error) {
-	code, reason := ws.ParseCloseFrameData(s.control)
-	answer := ws.NewCloseFrame(nil)
-	if len(s.control) > 0 {
-		if err := ws.CheckCloseFrameData(code, reason); err != nil || len(s.control) == 1 {
-			return incoming{}, badSocket(errors.New("the close frame is malformed"))
-		}
-		answer = ws.NewCloseFrame(ws.NewCloseFrameBody(code, ""))
+	if len(s.control) == 0 {
+		return incoming{answer: ws.CompiledClose, closed: true}, nil
 	}
+	code, reason := ws.ParseCloseFrameData(s.control)
+	switch {
+	case len(s.control) == 1:
+		return incoming{}, badFrame(errors.New("the close frame has half a code"))
+	case !mayClose(code):
+		return incoming{}, badFrame(fmt.Errorf("no client may send the close code %d", code))
+	case !utf8.ValidString(reason):
+		return incoming{}, badText("the reason of the close frame")
+	}
+	answer := ws.NewCloseFrame(ws.NewCloseFrameBody(code, ""))
 	return incoming{answer: ws.MustCompileFrame(answer), closed: true}, nil
 }
 
+// mayClose reports whether a client may send this close code (RFC 6455, section 7.4, and IANA's
+// registry of close codes, which has added 1012 to 1014).
+func mayClose(code ws.StatusCode) bool {
+	return 1000 <= code && code <= 1003 || 1007 <= code && code <= 1014 || 3000 <= code && code <= 4999
+}
+
 // closings has the close code for each problem that can end a connection (RFC 6455, section
-// 7.4.1). Any other problem means that the client broke a rule.
+// 7.4.1), unless it is a closeError. Any other problem means that the client broke a rule.
 var closings = map[wire.Code]ws.StatusCode{
 	wire.CodeDraining:        ws.StatusGoingAway,
 	wire.CodeSessionEnded:    ws.StatusNormalClosure,
@@ -219,13 +255,15 @@ var closings = map[wire.Code]ws.StatusCode{
 	wire.CodeOverloaded:      1013, // try again later (IANA's registry of close codes)
 }
 
-// appendClose appends the close frame that follows the end frame.
-func appendClose(dst []byte, why *wire.Problem) []byte {
-	code, ok := closings[why.Code]
-	if !ok {
-		code = ws.StatusPolicyViolation
+// appendClose appends the close frame that follows the end frame with the problem of err.
+func appendClose(dst []byte, err error, code wire.Code) []byte {
+	status, listed := closings[code]
+	if own, ok := errors.AsType[*closeError](err); ok {
+		status = own.status
+	} else if !listed {
+		status = ws.StatusPolicyViolation
 	}
-	return append(dst, ws.MustCompileFrame(ws.NewCloseFrame(ws.NewCloseFrameBody(code, string(why.Code))))...)
+	return append(dst, ws.MustCompileFrame(ws.NewCloseFrame(ws.NewCloseFrameBody(status, string(code))))...)
 }
 
 // inflateTail is the end of a block that the sender omits (RFC 7692, section 7.2.2), and an
@@ -245,7 +283,7 @@ func inflate(message []byte, most, earned, quick int) ([]byte, error) {
 	all, err := io.ReadAll(io.LimitReader(r, int64(min(earned, quick))+1))
 	switch {
 	case err != nil:
-		return nil, badSocket(err)
+		return nil, closeWith(ws.StatusInvalidFramePayloadData, "deflate each message by itself, as RFC 7692 says, or turn off compression", "the command cannot be inflated: %v", err)
 	case len(all) > most:
 		return nil, commandTooLarge(most)
 	case len(all) > earned:

@@ -96,33 +96,36 @@ func TestAWebSocketIsRead(t *testing.T) {
 		"deflated and empty": {newInflatingSocket, frameOf(fin|rsv1|text, "\x00"), heard{commands: []string{""}}},
 		"the largest":        {newTextSocket, frameOf(fin|text, strings.Repeat(" ", mostCommand)), heard{commands: []string{strings.Repeat(" ", mostCommand)}}},
 
-		"a message of the other kind":        {newTextSocket, frameOf(fin|binaryKind, "{}"), heard{code: wire.CodeInvalidRequest}},
-		"text where binary is meant":         {newBinarySocket, frameOf(fin|text, "{}"), heard{code: wire.CodeInvalidRequest}},
-		"invalid UTF-8":                      {newTextSocket, frameOf(fin|text, "\xff"), heard{code: wire.CodeInvalidRequest}},
-		"half a character at the end":        {newTextSocket, join(frameOf(text, "a"), frameOf(fin|continued, "\xc3")), heard{code: wire.CodeInvalidRequest}},
-		"invalid UTF-8 when inflated":        {newInflatingSocket, frameOf(fin|rsv1|text, deflated("\xff")), heard{code: wire.CodeInvalidRequest}},
-		"unmasked":                           {newTextSocket, []byte("\x81\x02{}"), heard{code: wire.CodeInvalidRequest}},
-		"compressed, but not negotiated":     {newTextSocket, frameOf(fin|rsv1|text, deflated("a")), heard{code: wire.CodeInvalidRequest}},
-		"another reserved bit":               {newTextSocket, frameOf(fin|0x20|text, "a"), heard{code: wire.CodeInvalidRequest}},
-		"another, with compression":          {newInflatingSocket, frameOf(fin|0x10|text, "a"), heard{code: wire.CodeInvalidRequest}},
-		"a compressed ping":                  {newInflatingSocket, frameOf(fin|rsv1|ping, "a"), heard{code: wire.CodeInvalidRequest}},
-		"compression begins in the middle":   {newInflatingSocket, join(frameOf(text, "a"), frameOf(fin|rsv1|continued, "b")), heard{code: wire.CodeInvalidRequest}},
-		"a ping in fragments":                {newTextSocket, frameOf(ping, "a"), heard{code: wire.CodeInvalidRequest}},
-		"a long ping":                        {newTextSocket, frameOf(fin|ping, strings.Repeat("x", 126)), heard{code: wire.CodeInvalidRequest}},
-		"an unknown opcode":                  {newTextSocket, frameOf(fin|3, "a"), heard{code: wire.CodeInvalidRequest}},
-		"an unknown control opcode":          {newTextSocket, frameOf(fin|11, "a"), heard{code: wire.CodeInvalidRequest}},
-		"a continuation without a message":   {newTextSocket, frameOf(fin|continued, "a"), heard{code: wire.CodeInvalidRequest}},
-		"a message within another":           {newTextSocket, join(frameOf(text, "a"), frameOf(fin|text, "b")), heard{code: wire.CodeInvalidRequest}},
-		"half a close code":                  {newTextSocket, frameOf(fin|closing, "\x03"), heard{code: wire.CodeInvalidRequest}},
-		"a close code that must not be sent": {newTextSocket, frameOf(fin|closing, "\x03\xed"), heard{code: wire.CodeInvalidRequest}}, // 1005
-		"a close reason in invalid UTF-8":    {newTextSocket, frameOf(fin|closing, "\x03\xe8\xff"), heard{code: wire.CodeInvalidRequest}},
-		"bytes that cannot be inflated":      {newInflatingSocket, frameOf(fin|rsv1|text, "\x07nonsense"), heard{code: wire.CodeInvalidRequest}},
-		"too large":                          {newTextSocket, frameOf(fin|text, strings.Repeat("x", mostCommand+1)), heard{code: wire.CodeMessageTooLarge}},
-		"too large in fragments":             {newTextSocket, join(frameOf(text, strings.Repeat("x", mostCommand)), frameOf(fin|continued, "x")), heard{code: wire.CodeMessageTooLarge}},
-		"a huge length":                      {newTextSocket, []byte("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), heard{code: wire.CodeMessageTooLarge}},
-		"a length with its highest bit":      {newTextSocket, []byte("\x81\xff\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), heard{code: wire.CodeInvalidRequest}},
-		"a bomb":                             {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 2<<20))), heard{code: wire.CodeMessageTooLarge}},
-		"a small bomb":                       {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", mostCommand))), heard{code: wire.CodeMessageTooLarge}},
+		"a message of the other kind":        {newTextSocket, frameOf(fin|binaryKind, "{}"), heard{code: wire.CodeInvalidRequest, status: 1003}},
+		"text where binary is meant":         {newBinarySocket, frameOf(fin|text, "{}"), heard{code: wire.CodeInvalidRequest, status: 1003}},
+		"invalid UTF-8":                      {newTextSocket, frameOf(fin|text, "\xff"), heard{code: wire.CodeInvalidRequest, status: 1007}},
+		"half a character at the end":        {newTextSocket, join(frameOf(text, "a"), frameOf(fin|continued, "\xc3")), heard{code: wire.CodeInvalidRequest, status: 1007}},
+		"invalid UTF-8 when inflated":        {newInflatingSocket, frameOf(fin|rsv1|text, deflated("\xff")), heard{code: wire.CodeInvalidRequest, status: 1007}},
+		"unmasked":                           {newTextSocket, []byte("\x81\x02{}"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"compressed, but not negotiated":     {newTextSocket, frameOf(fin|rsv1|text, deflated("a")), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"another reserved bit":               {newTextSocket, frameOf(fin|0x20|text, "a"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"another, with compression":          {newInflatingSocket, frameOf(fin|0x10|text, "a"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"a compressed ping":                  {newInflatingSocket, frameOf(fin|rsv1|ping, "a"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"compression begins in the middle":   {newInflatingSocket, join(frameOf(text, "a"), frameOf(fin|rsv1|continued, "b")), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"a ping in fragments":                {newTextSocket, frameOf(ping, "a"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"a long ping":                        {newTextSocket, frameOf(fin|ping, strings.Repeat("x", 126)), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"an unknown opcode":                  {newTextSocket, frameOf(fin|3, "a"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"an unknown control opcode":          {newTextSocket, frameOf(fin|11, "a"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"a continuation without a message":   {newTextSocket, frameOf(fin|continued, "a"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"a message within another":           {newTextSocket, join(frameOf(text, "a"), frameOf(fin|text, "b")), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"half a close code":                  {newTextSocket, frameOf(fin|closing, "\x03"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"a close code that must not be sent": {newTextSocket, frameOf(fin|closing, "\x03\xed"), heard{code: wire.CodeInvalidRequest, status: 1002}}, // 1005
+		"a close reason in invalid UTF-8":    {newTextSocket, frameOf(fin|closing, "\x03\xe8\xff"), heard{code: wire.CodeInvalidRequest, status: 1007}},
+		"bytes that cannot be inflated":      {newInflatingSocket, frameOf(fin|rsv1|text, "\x07nonsense"), heard{code: wire.CodeInvalidRequest, status: 1007}},
+		"too large":                          {newTextSocket, frameOf(fin|text, strings.Repeat("x", mostCommand+1)), heard{code: wire.CodeMessageTooLarge, status: 1009}},
+		"too large in fragments":             {newTextSocket, join(frameOf(text, strings.Repeat("x", mostCommand)), frameOf(fin|continued, "x")), heard{code: wire.CodeMessageTooLarge, status: 1009}},
+		"a huge length":                      {newTextSocket, []byte("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), heard{code: wire.CodeMessageTooLarge, status: 1009}},
+		"a length with its highest bit":      {newTextSocket, []byte("\x81\xff\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"2 bytes for a length that needs 1":  {newTextSocket, []byte("\x81\xfe\x00\x02\x00\x00\x00\x00{}"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"2 bytes for the length of a ping":   {newTextSocket, []byte("\x89\xfe\x00\x7d\x00\x00\x00\x00"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"8 bytes for a length that needs 2":  {newTextSocket, []byte("\x81\xff\x00\x00\x00\x00\x00\x00\xff\xff\x00\x00\x00\x00"), heard{code: wire.CodeInvalidRequest, status: 1002}},
+		"a bomb":                             {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 2<<20))), heard{code: wire.CodeMessageTooLarge, status: 1009}},
+		"a small bomb":                       {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", mostCommand))), heard{code: wire.CodeMessageTooLarge, status: 1009}},
 		"one that is just small enough":      {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 128<<10))), heard{commands: []string{strings.Repeat("x", 128<<10)}}},
 		"one with many deflated bytes":       {newInflatingSocket, frameOf(fin|rsv1|text, deflated(diverse(mostCommand))), heard{commands: []string{diverse(mostCommand)}}},
 	} {
@@ -202,11 +205,40 @@ func TestTheCloseFrameOfAWebSocket(t *testing.T) {
 		wire.CodeDraining: 1001, wire.CodeSessionEnded: 1000, wire.CodePollReplaced: 1008, wire.CodeInvalidRequest: 1008,
 		wire.CodeMessageTooLarge: 1009, wire.CodeInternal: 1011, wire.CodeOverloaded: 1013,
 	} {
-		bye := appendClose(nil, &wire.Problem{Code: code})
+		bye := appendClose(nil, &wire.Problem{Code: code}, code)
 		require.Equal(t, []byte{fin | closing, byte(len(bye) - 2)}, bye[:2], "whole, and not masked")
 		got, reason := ws.ParseCloseFrameData(bye[2:])
 		require.Equal(t, status, got, code)
 		require.Equal(t, string(code), reason)
+	}
+}
+
+// A client may send the close codes that are registered or free, and no other (RFC 6455, section 7.4).
+func TestAClientMaySendTheRegisteredCloseCodes(t *testing.T) {
+	for _, codes := range []struct {
+		first, last int
+		may         bool
+	}{
+		{0, 999, false}, {1000, 1003, true}, {1004, 1006, false}, {1007, 1014, true}, {1015, 2999, false}, {3000, 4999, true}, {5000, 65535, false},
+	} {
+		for _, code := range []int{codes.first, codes.last} {
+			body := string([]byte{byte(code >> 8), byte(code)})
+			want := heard{answers: "\x88\x02" + body, closed: true}
+			if !codes.may {
+				want = heard{code: wire.CodeInvalidRequest, status: 1002}
+			}
+			require.Equal(t, want, hear(t, newTextSocket(), frameOf(fin|closing, body+"why"), whole), code)
+		}
+	}
+}
+
+// An error says what is wrong with text: the command, or the reason of a close frame.
+func TestInvalidTextIsNamed(t *testing.T) {
+	for of, b := range map[string][]byte{
+		"the command is not": frameOf(fin|text, "\xff"), "the reason of the close frame is not": frameOf(fin|closing, "\x03\xe8\xff"),
+	} {
+		_, a := newTextSocket().Receive(b, opened)
+		require.Contains(t, string(a.Write), of+" valid UTF-8")
 	}
 }
 
