@@ -229,7 +229,7 @@ func TestSlowReadersAreEnded(t *testing.T) {
 			ways := []string{
 				"GET /v1/poll?topic=big&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n",
 				"GET /v1/sse?topic=big HTTP/1.1\r\nHost: h\r\nAccept: text/event-stream\r\n\r\n",
-				"GET /v1/ws?topic=big HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + strings.Repeat("x", 24) + "\r\n\r\n",
+				"GET /v1/ws?topic=big HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
 			}
 			for _, way := range ways {
 				conn := a.say(way)
@@ -362,7 +362,7 @@ func TestEveryConnectionLimitIsFreedAgain(t *testing.T) {
 				poll, odd, poll + odd, poll + odd + poll + odd + poll, // to the lane and back
 				poll + "GET /v1/", "nonsense\r\n\r\n", "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1",
 				"GET /v1/poll?topic=a&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n",
-				"GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + strings.Repeat("x", 24) + "\r\n\r\n",
+				"GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
 			} {
 				conn := a.say(said)
 				_, err := conn.Read(make([]byte, 1))

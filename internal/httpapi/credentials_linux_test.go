@@ -178,7 +178,7 @@ func TestEveryCarrierOfATokenWorks(t *testing.T) {
 		} {
 			c := k.Call()
 			c.Send("GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
-				"Sec-WebSocket-Key: " + strings.Repeat("x", 24) + "\r\nSec-WebSocket-Protocol: " + offer + "\r\n\r\n")
+				"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: " + offer + "\r\n\r\n")
 			answer, err := http.ReadResponse(c.Answers, nil)
 			require.NoError(t, err)
 			answer.Body.Close()

@@ -293,7 +293,7 @@ func (i *issuer) try(k *kit, at, name, carrier string, attempt attempt) int {
 func (k *kit) request(method, path, body string, headers []string) (int, string) {
 	k.Helper()
 	if strings.HasPrefix(path, "/v1/ws") {
-		headers = append(headers, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: "+strings.Repeat("x", 24))
+		headers = append(headers, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==")
 	}
 	resp := k.Do(method, path, body, headers...)
 	defer resp.Body.Close()

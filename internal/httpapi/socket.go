@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"encoding/base64"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,12 +23,16 @@ import (
 
 // openSocket opens a WebSocket. A refusal is an HTTP answer.
 func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	if err := a.checkUpgrade(r); err != nil {
+	if err := a.checkUpgrade(w.Header(), r); err != nil {
 		return a.App.Reject(c, err)
 	}
 	selected, token, err := subprotocols(r.Header["Sec-Websocket-Protocol"])
 	if err == nil && token != "" && c.Authorization != "" {
 		err = problem.New(wire.CodeInvalidRequest, "send only one of them", "the request has a token in a subprotocol and an Authorization header")
+	}
+	deflate := ""
+	if err == nil {
+		deflate, err = deflateOf(r.Header["Sec-Websocket-Extensions"])
 	}
 	if err != nil {
 		return a.App.Reject(c, err)
@@ -46,8 +52,10 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	if id := w.Header().Get("X-Request-Id"); id != "" {
 		selected.Set("X-Request-Id", id)
 	}
-	compression := wsflate.Extension{Parameters: withoutContext}
-	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate, Header: selected}
+	if deflate != "" {
+		selected["Sec-WebSocket-Extensions"] = []string{deflate}
+	}
+	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Header: selected}
 	conn, buffered, _, err := upgrader.Upgrade(r, w)
 	if err != nil {
 		a.App.End(d.Session)
@@ -60,17 +68,13 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 		to.entry.Status = http.StatusSwitchingProtocols
 		to.endEntry()
 	}
-	_, compressed := compression.Accepted()
-	d.Conversation = a.Polls.NewWebSocket(d.Request.Format, compressed, &listen.Owner{Who: c.Who, Conn: listen.Of(conn)}, time.Now())
-	d.Request.Format, d.Request.Via, d.Deflates = d.Conversation.Format(), transport.ViaWebSocket, compressed
+	d.Deflates = deflate != ""
+	d.Conversation = a.Polls.NewWebSocket(d.Request.Format, d.Deflates, &listen.Owner{Who: c.Who, Conn: listen.Of(conn)}, time.Now())
+	d.Request.Format, d.Request.Via = d.Conversation.Format(), transport.ViaWebSocket
 	d.Ahead, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
 	a.Lane.Carry(observe.Without(r.Context()), conn, d) // its commands are not part of the client's trace
 	return nil
 }
-
-// withoutContext is compression of each message by itself (RFC 7692, section 7.1.1): a
-// message for many is compressed once, and a connection keeps no state.
-var withoutContext = wsflate.Parameters{ServerNoContextTakeover: true, ClientNoContextTakeover: true}
 
 // subprotocols reads what the client offers (RFC 6455, section 4.2.2). It selects ours, as
 // a browser fails a connection where it offered some and none is selected. The offer
@@ -99,15 +103,16 @@ const headTimeout = 10 * time.Second
 
 // checkUpgrade returns a problem unless r is a valid upgrade (RFC 6455, section 4.2.1) and
 // its page may open a WebSocket.
-func (a *API) checkUpgrade(r *http.Request) error {
+func (a *API) checkUpgrade(answer http.Header, r *http.Request) error {
 	h := r.Header
 	upgrades := r.ProtoMajor == 1 && r.ProtoMinor >= 1 && hasToken(h["Connection"], "upgrade") && hasToken(h["Upgrade"], "websocket")
-	if !upgrades || len(h.Get("Sec-WebSocket-Key")) != socketKeyLength || h.Get("Sec-WebSocket-Version") != "13" {
+	if !upgrades || !slices.Equal(h["Sec-Websocket-Version"], []string{socketVersion}) {
+		answer.Set("Sec-WebSocket-Version", socketVersion) // RFC 6455, section 4.4
 		return problem.New(wire.CodeInvalidRequest, "use a WebSocket client, let proxies forward Upgrade and Connection, or use long polling at /v1/poll",
 			"the request is not a WebSocket upgrade of version 13 on HTTP/1.1")
 	}
-	if err := checkExtensions(h["Sec-Websocket-Extensions"]); err != nil {
-		return err
+	if keys := h["Sec-Websocket-Key"]; len(keys) != 1 || !isSocketKey(keys[0]) {
+		return problem.New(wire.CodeInvalidRequest, "use a WebSocket client that follows RFC 6455", "Sec-WebSocket-Key must be 16 bytes in base64, and must come once")
 	}
 	if a.origins.CheckPage(r) != nil { // clients publish on WebSockets
 		return a.errOrigin(r, "open a WebSocket")
@@ -115,25 +120,64 @@ func (a *API) checkUpgrade(r *http.Request) error {
 	return nil
 }
 
-// checkExtensions returns a problem unless the offered extensions can be read: the
-// upgrader would answer 500.
-func checkExtensions(offers []string) error {
-	var compression wsflate.Extension
-	for _, offer := range offers {
-		options, ok := httphead.ParseOptions([]byte(offer), nil)
-		for _, option := range options {
-			_, err := compression.Negotiate(option)
-			ok = ok && err == nil
-		}
-		if !ok {
-			return problem.New(wire.CodeInvalidRequest, "offer permessage-deflate as in RFC 7692, or no extension", "Sec-WebSocket-Extensions cannot be read")
-		}
-	}
-	return nil
+// socketVersion is the version of the WebSocket protocol in RFC 6455.
+const socketVersion = "13"
+
+// isSocketKey reports whether key is 16 bytes in base64 (RFC 6455, section 4.1).
+func isSocketKey(key string) bool {
+	nonce, err := base64.StdEncoding.DecodeString(key)
+	return err == nil && len(nonce) == 16
 }
 
-// socketKeyLength is the length of 16 bytes in base64.
-const socketKeyLength = 24
+// deflateOf returns the first offer of permessage-deflate that the server can accept, as the
+// client reads it, or "". It declines the others (RFC 7692, section 7.1). An error means that
+// the offers cannot be read (RFC 6455, section 9.1).
+func deflateOf(offers []string) (accepted string, err error) {
+	for _, line := range offers {
+		options, ok := httphead.ParseOptions([]byte(line), nil)
+		if !ok {
+			return "", problem.New(wire.CodeInvalidRequest, "offer permessage-deflate as in RFC 7692, or no extension", "Sec-WebSocket-Extensions cannot be read")
+		}
+		for _, offer := range options {
+			if accepted == "" && string(offer.Name) == wsflate.ExtensionName {
+				accepted = acceptDeflate(&offer.Parameters)
+			}
+		}
+	}
+	return accepted, nil
+}
+
+// acceptDeflate accepts an offer of permessage-deflate, or returns "". Both sides compress each
+// message by itself (RFC 7692, section 7.1.1): a message for many is compressed once, and a
+// connection keeps no state. A message for many also has one window, of 2^15 bytes.
+func acceptDeflate(offer *httphead.Parameters) string {
+	accepted, ok := wsflate.ExtensionName+"; server_no_context_takeover; client_no_context_takeover", true
+	seen := map[string]bool{}
+	offer.ForEach(func(key, bytes []byte) bool {
+		name, value := string(key), string(bytes)
+		switch name {
+		case "server_no_context_takeover", "client_no_context_takeover":
+			ok = value == ""
+		case "server_max_window_bits":
+			ok = value == "15"
+			accepted += "; server_max_window_bits=15"
+		case "client_max_window_bits":
+			ok = value == "" || slices.Contains(windowBits, value)
+		default:
+			ok = false
+		}
+		ok = ok && !seen[name]
+		seen[name] = true
+		return ok
+	})
+	if !ok {
+		return ""
+	}
+	return accepted
+}
+
+// windowBits are the sizes of a window that a client may announce (RFC 7692, section 7.1.2.2).
+var windowBits = []string{"8", "9", "10", "11", "12", "13", "14", "15"}
 
 // hasToken reports whether a header's list has a token, ignoring case.
 func hasToken(values []string, token string) bool {
