@@ -4,6 +4,7 @@ package transport
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,4 +53,20 @@ func TestAReceivedCommandAllocatesNothing(t *testing.T) {
 			}))
 		})
 	}
+}
+
+// A compressed command costs little garbage, because no rate has admitted it yet.
+func TestACompressedCommandAllocatesLittle(t *testing.T) {
+	c, b := newInflatingSocket(), frameOf(fin|rsv1|text, deflated(`{"ack":17}`))
+	const times = 1000
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range times {
+		if _, a := c.Receive(b, opened); string(a.Command) != `{"ack":17}` {
+			t.Fatal(a)
+		}
+		c.Reply(nil, nil, opened)
+	}
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(times*2<<10))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"unicode/utf8"
 
@@ -275,12 +276,54 @@ const inflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 // no rate limits bytes.
 const inflatedTimes = 32
 
+// An inflater inflates one message at a time, and keeps nothing of it. It implements
+// flate.Reader.
+type inflater struct {
+	message bytes.Reader
+	tail    strings.Reader
+	flate   io.ReadCloser // reads from the inflater
+}
+
+// inflaters are shared: a new one takes 40 KB, and no rate has admitted the command yet.
+var inflaters = sync.Pool{New: func() any {
+	i := new(inflater)
+	i.flate = flate.NewReader(i)
+	return i
+}}
+
+// begin makes the inflater read this message.
+func (i *inflater) begin(message []byte) {
+	i.message.Reset(message)
+	i.tail.Reset(inflateTail)
+	if err := i.flate.(flate.Resetter).Reset(i, nil); err != nil {
+		panic("BUG: " + err.Error())
+	}
+}
+
+// Read reads the deflated bytes.
+func (i *inflater) Read(b []byte) (int, error) {
+	if i.message.Len() > 0 {
+		return i.message.Read(b)
+	}
+	return i.tail.Read(b)
+}
+
+// ReadByte implements io.ByteReader, for which flate needs no buffer.
+func (i *inflater) ReadByte() (byte, error) {
+	if i.message.Len() > 0 {
+		return i.message.ReadByte()
+	}
+	return i.tail.ReadByte()
+}
+
 // inflate inflates a message. The result may have at most `most` bytes, and at most as many
 // as the deflated bytes have earned. inflate ends after quick bytes.
 func inflate(message []byte, most, earned, quick int) ([]byte, error) {
-	r := flate.NewReader(io.MultiReader(bytes.NewReader(message), bytes.NewReader([]byte(inflateTail))))
-	defer r.Close()
-	all, err := io.ReadAll(io.LimitReader(r, int64(min(earned, quick))+1))
+	i := inflaters.Get().(*inflater)
+	i.begin(message)
+	all, err := io.ReadAll(io.LimitReader(i.flate, int64(min(earned, quick))+1))
+	i.message.Reset(nil) // message belongs to the caller
+	inflaters.Put(i)
 	switch {
 	case err != nil:
 		return nil, closeWith(ws.StatusInvalidFramePayloadData, "deflate each message by itself, as RFC 7692 says, or turn off compression", "the command cannot be inflated: %v", err)

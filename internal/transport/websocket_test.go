@@ -213,6 +213,13 @@ func TestTheCloseFrameOfAWebSocket(t *testing.T) {
 	}
 }
 
+// Inflaters are shared, but a message cannot refer to the one before.
+func TestAMessageHasAWindowOfItsOwn(t *testing.T) {
+	const repeated = "\x02\x02\x00\x00" // 3 times the byte before the message, in fixed codes (RFC 1951, section 3.2.6)
+	h := hear(t, newInflatingSocket(), join(frameOf(fin|rsv1|text, deflated("secret")), frameOf(fin|rsv1|text, repeated)), whole)
+	require.Equal(t, heard{commands: []string{"secret"}, code: wire.CodeInvalidRequest, status: 1007}, h)
+}
+
 // A client may send the close codes that are registered or free, and no other (RFC 6455, section 7.4).
 func TestAClientMaySendTheRegisteredCloseCodes(t *testing.T) {
 	for _, codes := range []struct {
