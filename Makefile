@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python lint-api test-api deploy check clients check-long crash presence format vet lint scripts darwin modules fuzz bench compare peers scale abuse soak upgrade clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python test-websocket lint-api test-api deploy check clients check-long crash presence format vet lint scripts darwin modules fuzz bench compare peers scale abuse soak upgrade clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -158,6 +158,16 @@ FILES ?= $(shell git ls-files '*.md')
 words: .tools/words/installed ## measure how easy the documents are to read; FILES="README.md" chooses, ARGS="--longest 5" prints sentences
 	@.tools/words/bin/python deploy/checks/words.py $(ARGS) $(FILES)
 
+# How many messages a case of test-websocket sends; Autobahn itself sends 1000.
+MESSAGES ?= 20
+
+test-websocket: $(if $(PYTHON),build .tools/websocket/installed) ## run Autobahn's cases against the daemon's WebSockets, with MESSAGES (20) messages a case
+ifeq ($(PYTHON),)
+	@echo "no Python 3.11 with venv: Autobahn's cases are not run"; test -z "$$CI" || { echo "CI must have it: install python3 and python3-venv" >&2; exit 1; }
+else
+	.tools/websocket/bin/python deploy/checks/websocket.py --messages $(MESSAGES) bin/pubsubd
+endif
+
 # The OpenAPI documents have a linter and a tester that others wrote.
 REDOCLY := deploy/checks/testdata/redocly
 
@@ -189,7 +199,7 @@ EVERY := 4
 
 check: export EXHAUSTIVE = $(EVERY)
 check: export TAGS = -tags=long
-check: format vet lint lint-api scripts build darwin modules test clients ## all that must hold before a merge; CI runs this
+check: format vet lint lint-api scripts build darwin modules test test-websocket clients ## all that must hold before a merge; CI runs this
 
 # The tests of the clients wait more than they compute, so two rows of them run at a time.
 clients: build examples $(if $(NODE),$(WEB_INSTALLED))
@@ -200,7 +210,8 @@ check-long: EVERY = 1
 check-long: export EXHAUSTIVE = $(EVERY)
 check-long: CRASH_SEEDS = 20000
 check-long: FUZZTIME = 1m
-check-long: check test-api crash presence fuzz soak upgrade abuse test-web-full ## check, 20,000 seeds of crashes, the truth of presence, each fuzz target for a minute, what openapi.yaml permits and forbids, soaks, upgrades, attacks, the whole matrix of browsers; some hours
+check-long: MESSAGES = 1000
+check-long: check test-api crash presence fuzz soak upgrade abuse test-web-full ## check with all of Autobahn's messages, 20,000 seeds of crashes, the truth of presence, each fuzz target for a minute, what openapi.yaml permits and forbids, soaks, upgrades, attacks, the whole matrix of browsers; some hours
 
 CRASH_SEEDS ?= 100000
 
