@@ -3,6 +3,7 @@ package request
 import (
 	"bytes"
 	"errors"
+	"strconv"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -21,18 +22,22 @@ func CommandOf(raw []byte, binary bool, most, quick int) (command *wire.Command,
 	} else {
 		command, err = readCommand(raw, most, quick)
 	}
-	if err != nil {
-		return command, err
+	if c := command; err == nil {
+		switch kinds := countOf(c.Subscribe != nil || c.Unsubscribe != nil, c.Publish != nil, c.Ack != nil, c.Ping, c.Auth != ""); {
+		case kinds != 1:
+			err = problem.New(wire.CodeInvalidRequest, "send one kind a command: subscribe and unsubscribe, publish, ack, ping, or auth", "a command must have exactly one kind; got %d", kinds)
+		case !isRef(c.Ref):
+			err = problem.New(wire.CodeInvalidRequest, "use a smaller whole number", "ref must be at most 2^53-1")
+		}
 	}
-	c := command
-	switch kinds := countOf(c.Subscribe != nil || c.Unsubscribe != nil, c.Publish != nil, c.Ack != nil, c.Ping, c.Auth != ""); {
-	case kinds != 1:
-		err = problem.New(wire.CodeInvalidRequest, "send one kind a command: subscribe and unsubscribe, publish, ack, ping, or auth", "a command must have exactly one kind; got %d", kinds)
-	case c.Ref != nil && *c.Ref > wire.MaxOffset:
-		err = problem.New(wire.CodeInvalidRequest, "use a smaller whole number", "ref must be at most 2^53-1")
+	if command != nil && !isRef(command.Ref) {
+		command.Ref = nil // a client may not be able to read it
 	}
 	return command, err
 }
+
+// isRef reports whether there is no ref, or a reply can have it.
+func isRef(ref *uint64) bool { return ref == nil || *ref <= wire.MaxOffset }
 
 // countOf returns how many are true.
 func countOf(given ...bool) (n int) {
@@ -44,7 +49,7 @@ func countOf(given ...bool) (n int) {
 	return n
 }
 
-// Peek returns the ref of a command, as far as it can be read, and whether it is a publish. To
+// Peek returns the ref of a command, or nil if it cannot be read, and whether it is a publish. To
 // decode the command would take ten times as long.
 func Peek(raw []byte, binary bool) (ref *uint64, publishes bool) {
 	if binary {
@@ -55,14 +60,34 @@ func Peek(raw []byte, binary bool) (ref *uint64, publishes bool) {
 	return ref, publishes || inJSON
 }
 
-// peekJSON returns the ref of a command, as far as it can be read, and whether it is a publish.
+// peekJSON returns the ref of a command, or nil if it cannot be read or is there twice, and whether
+// it is a publish.
 func peekJSON(object []byte) (ref *uint64, publishes bool) {
 	var named struct {
-		Ref     *uint64        `json:"ref"`
+		Ref     onlyRef        `json:"ref"`
 		Publish jsontext.Value `json:"publish"`
 	}
 	_ = json.Unmarshal(object, &named, lenient) // decoding reports the error
-	return named.Ref, named.Publish != nil
+	return named.Ref.ref, named.Publish != nil
+}
+
+// An onlyRef is the ref of a command whose other members may be wrong: nil if it is no ref, or is
+// there twice.
+type onlyRef struct {
+	ref   *uint64
+	times int
+}
+
+// UnmarshalJSON implements json.Unmarshaler. It is called for each member of the name, and never
+// fails, because the others are read, too.
+func (r *onlyRef) UnmarshalJSON(value []byte) error {
+	r.times++
+	if n, err := strconv.ParseUint(string(value), 10, 64); err == nil && isRef(&n) && r.times == 1 {
+		r.ref = &n
+	} else {
+		r.ref = nil
+	}
+	return nil
 }
 
 // readCBORCommand reads a command in CBOR, as readCommand does.

@@ -196,6 +196,48 @@ func TestNoTextOfARequestIsEmpty(t *testing.T) {
 	}
 }
 
+// A reply has the ref of its command, or none: that of nobody could be taken for that of another.
+func TestARefThatCannotBeReadIsNone(t *testing.T) {
+	const most = 9
+	for _, c := range []struct {
+		members string
+		ref     *uint64
+	}{
+		{`"ref":7`, new(uint64(7))},
+		{`"ref":0`, new(uint64(0))},
+		{`"ref":9007199254740991`, new(uint64(wire.MaxOffset))},
+		{`"ref":9007199254740992`, nil},
+		{`"ref":18446744073709551616`, nil},
+		{`"ref":-1`, nil},
+		{`"ref":1.5`, nil},
+		{`"ref":7.0`, nil},
+		{`"ref":7e0`, nil},
+		{`"ref":"7"`, nil},
+		{`"ref":null`, nil},
+		{`"ref":[7]`, nil},
+		{`"ref":{}`, nil},
+		{`"Ref":7`, nil},
+		{`"a":1`, nil},
+	} {
+		for _, rest := range []string{`"ping":true`, `"ping":1`, `"ping":true,"unknown":1`, `"ping":true,"ack":1`, `"publish":{}`, `"subscribe":["a..b"]`} {
+			text := "{" + c.members + "," + rest + "}"
+			for name, raw := range map[string][]byte{"JSON": []byte(text), "CBOR": cbor.AppendFromJSON(nil, []byte(text))} {
+				command, err := CommandOf(raw, name == "CBOR", most, most)
+				require.True(t, err != nil || c.ref != nil, "%s in %s", text, name)
+				require.Equal(t, c.ref, command.Ref, "%s in %s: %v", text, name, err)
+				if ref, _ := Peek(raw, name == "CBOR"); err != nil {
+					require.Equal(t, c.ref, ref, "%s in %s, which is refused unread", text, name)
+				}
+			}
+		}
+	}
+	for _, text := range []string{`{"ref":7,"ref":8,"ping":true}`, `{"ref":7,"ref":7,"ping":true}`, `{"ref":7,"ref":"x","ping":true}`, `{"ref":"x","ref":7,"ping":true}`} {
+		command, err := CommandOf([]byte(text), false, most, most)
+		require.Error(t, err, text)
+		require.Nil(t, command.Ref, text)
+	}
+}
+
 func TestAProblemShowsCharactersAndNotBytes(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"topics":[é]}`:        "invalid character 'é' at start of value",
