@@ -227,6 +227,7 @@ var bound = map[string]struct {
 	"Gap":               {of: wire.Gap{}},
 	"Hello":             {of: wire.Hello{}},
 	"Done":              {of: wire.Done{}},
+	"Moved":             {of: wire.Moved{}},
 	"Limits":            {of: wire.Limits{}},
 	"Published":         {of: wire.Published{}},
 	"PublishItem":       {of: wire.PublishItem{}},
@@ -254,7 +255,7 @@ var bound = map[string]struct {
 
 // unbound are the object schemas without a struct to compare. Frames are validated with
 // the vectors. PublishResult, a choice of two schemas, is validated with answers.
-var unbound = []string{"PublishResult", "MessageFrame", "GapFrame", "HelloFrame", "EndFrame", "DoneFrame", "PacedStart", "PollRequest", "LogLevel"}
+var unbound = []string{"PublishResult", "MessageFrame", "GapFrame", "MovedFrame", "HelloFrame", "EndFrame", "DoneFrame", "PacedStart", "PollRequest", "LogLevel"}
 
 func TestTheOpenAPIDocumentHasEveryMember(t *testing.T) {
 	doc := document(t)
@@ -316,7 +317,7 @@ func TestTheOpenAPIDocumentFitsTheVectors(t *testing.T) {
 	readVectors(t, "frames.json", &frames)
 	seen := 0
 	for _, v := range frames {
-		if v.Content != nil && strings.TrimSpace(v.Line) != "" {
+		if v.Content != nil && v.Content.Kind != "heartbeat" { // also of frames to come
 			fits(t, schema(t, doc, "Frame"), v.Line)
 			seen++
 		}

@@ -17,6 +17,7 @@ type Frame struct {
 	Data     []byte        // of a message; valid until the sink returns, not to be changed
 	Gap      *wire.Gap
 	Hello    *wire.Hello
+	Moved    *wire.Moved
 	End      *wire.Problem
 	Reply    *wire.Reply
 }
@@ -29,6 +30,7 @@ const (
 	Heartbeat Kind = iota
 	Message
 	Gap
+	Moved
 	Hello
 	End
 	Reply
@@ -126,6 +128,8 @@ func frameOf(c wire.Content) Frame {
 		return Frame{Kind: Message, Position: c.Message.Position, Data: c.Message.Data}
 	case c.Gap != nil:
 		return Frame{Kind: Gap, Gap: c.Gap}
+	case c.Moved != nil:
+		return Frame{Kind: Moved, Moved: c.Moved}
 	case c.Hello != nil:
 		return Frame{Kind: Hello, Hello: c.Hello}
 	case c.End != nil:

@@ -72,6 +72,8 @@ func fromContent(c wire.Content) seen {
 		return seen{kind: Message, position: c.Message.Position, data: string(c.Message.Data)}
 	case c.Gap != nil:
 		return seen{kind: Gap, gap: *c.Gap}
+	case c.Moved != nil:
+		return seen{kind: Moved}
 	case c.Hello != nil:
 		return seen{kind: Hello}
 	case c.End != nil:
@@ -86,6 +88,7 @@ var streams = map[string]string{
 	"the same twice": strings.Repeat("{\"position\":\"a@k3:18\",\"time\":0,\"data\":1}\n", 2),
 	"everything else": "\n{\"hello\":{\"positions\":[\"a@k3:0\"]}}\n  \n" +
 		"{\"gap\":{\"topic\":\"a\",\"reason\":\"slow\",\"after\":\"a@k3:9\",\"position\":\"a@k3:19\"}}\n" +
+		"{\"moved\":{\"positions\":[\"a@k3:20\"]}}\n{\"later\":1}\n" +
 		"{\"end\":{\"status\":503,\"code\":\"draining\"}}\n",
 	"with id and key":      "{\"position\":\"a@k3:1\",\"time\":5,\"id\":\"x\",\"key\":\"y\",\"data\":{}}\n",
 	"escapes":              "{\"position\":\"a@k3:1\",\"time\":5,\"type\":\"text/plain\",\"text\":\"a\\\"b\\u00e9\"}\n",

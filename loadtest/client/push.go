@@ -52,6 +52,8 @@ func (l *listener) frame(f *Frame, now time.Duration) error {
 		return fmt.Errorf("the server ended the answer: %w", plainly(f.End))
 	case Reply:
 		return l.reply(f.Reply, now)
+	case Moved:
+		return errMoved
 	case Heartbeat:
 	}
 	return nil
@@ -96,7 +98,7 @@ func eventsOf(k *Kit, o Options) func(number int, topic string, events Events) M
 }
 
 // eventKinds are the names of events.
-var eventKinds = map[string]Kind{"": Message, "gap": Gap, "hello": Hello, "end": End}
+var eventKinds = map[string]Kind{"": Message, "gap": Gap, "moved": Moved, "hello": Hello, "end": End}
 
 // checkEvent holds an event to its frame: its name is the frame's kind, and its id
 // is what a browser would resume from.
@@ -140,3 +142,6 @@ func socketsOf(k *Kit, o Options) func(number int, topic string, events Events) 
 
 // errUnasked is of a reply to nothing.
 var errUnasked = errors.New("a reply arrived, but no command was sent")
+
+// errMoved is of moved positions: clients of a load test get their own messages, too.
+var errMoved = errors.New("moved positions arrived, but echo=false was not asked for")

@@ -114,6 +114,7 @@ func TestWhatPushesOfPubsubdAreHeldTo(t *testing.T) {
 		"no frame":                    {SSE, events(helloEvent, "id: t@k3:5\ndata: x\n\n"), "frame"},
 		"an answer of another format": {SSE, "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n" + chunked, "content type"},
 		"a reply to nothing":          {WebSocket, switching + text(helloLine) + text(`{"reply":{"ref":1}}`), "no command was sent"},
+		"moved to nobody":             {WebSocket, switching + text(helloLine) + text(`{"moved":{"positions":["t@k3:5"]}}`), "was not asked for"},
 		"binary, where text is due":   {WebSocket, switching + binaryFrame(item(helloLine)), "begins with"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -195,6 +195,8 @@ func (s *Subscriber) Frame(f *Frame) error {
 		return fmt.Errorf("the server ended the answer: %w", plainly(f.End))
 	case Reply:
 		return errUnasked
+	case Moved:
+		return errMoved
 	case Heartbeat:
 	}
 	return nil

@@ -231,7 +231,20 @@ func (h *handworker) poll(line *connection, s *stay) error {
 			number++
 			h.takeLocked(s, number, c)
 		}
+		h.movedLocked(c)
 	})
+}
+
+// movedLocked moves the trails to the positions of a frame that has moved ones.
+func (h *handworker) movedLocked(c wire.Content) {
+	if c.Moved == nil {
+		return
+	}
+	for _, p := range c.Moved.Positions {
+		if t := h.trails[p.Topic]; t != nil {
+			t.moved(p, h.ledger.since(time.Now()))
+		}
+	}
 }
 
 // drawAckLocked draws the count to ack: mostly all that are had; at times fewer, as
@@ -284,6 +297,7 @@ func (h *handworker) pollStateless(line *connection, starts []wire.Start) error 
 		if c.Hello != nil {
 			h.adoptLocked(starts, c.Hello.Positions, asked)
 		}
+		h.movedLocked(c)
 		if !c.Counts() {
 			return
 		}

@@ -319,6 +319,46 @@ func TestAPositionOtherThanAskedForIsAFault(t *testing.T) {
 	require.Equal(t, string(Protocol), c.judge())
 }
 
+// A subscriber that leaves out its own messages is told that its position moves past them. That hides
+// no loss of others.
+func TestMovedPositionsHideNoLoss(t *testing.T) {
+	for own, want := range map[int]string{0: "", 1: string(Loss), noOwn: string(Protocol) + ", " + string(Loss)} {
+		t.Run(fmt.Sprint(own), func(t *testing.T) {
+			c := newCourt(t)
+			c.published("e1", 1, 8, 0) // by 0
+			s := c.subscriber()
+			s.own = own
+			s.moved(at("8"), 1000)
+			s.moved(at("5"), 1000)
+			s.moved(at("e2:9"), 1000)
+			require.Equal(t, at("8"), s.position())
+			if own == noOwn {
+				want = strings.Repeat(string(Protocol)+", ", 2) + want
+			}
+			require.Equal(t, want, c.judge(), c.ledger.faults.kept)
+		})
+	}
+}
+
+// A gap may begin at a moved position, also if the frame with it was lost.
+func TestAGapBeginsAtAMovedPosition(t *testing.T) {
+	for _, told := range []bool{true, false} {
+		c := newCourt(t)
+		c.published("e1", 1, 8, 0)
+		s := c.subscriber()
+		s.own = 0
+		if told {
+			s.moved(at("2"), 900)
+		}
+		c.saw(s, 1000, "evicted(2-4)")
+		require.Empty(t, c.judge(), c.ledger.faults.kept)
+	}
+	c := newCourt(t)
+	c.published("e1", 1, 8, 0)
+	c.saw(c.subscriber(), 1000, "evicted(2-4)", "5", "6", "7", "8")
+	require.Equal(t, string(GapRange), c.judge(), "it gets its own messages")
+}
+
 // A message that was had and comes again as a gap must have been lost by then.
 func TestARepeatedMessageBecomesAGapOnlyWhenItIsLost(t *testing.T) {
 	for offset, want := range map[uint64]string{3: "", 6: string(NeedlessGap)} {

@@ -27,7 +27,8 @@ type trail struct {
 
 	mu      sync.Mutex // guards the fields below
 	epochs  epochCache
-	at      wire.Position
+	at      wire.Position // of the last frame, or beyond it past messages of its own that were left out
+	last    wire.Position // of the last frame, or where it began
 	steps   []step
 	again   []step // messages that were had, and came again as gaps
 	live    bool   // it is to have everything at the end
@@ -60,7 +61,7 @@ const noOwn = -1
 func newTrail(l *ledger, who string, start wire.Start, answered wire.Position, asked, told time.Time) *trail {
 	t := &trail{
 		who: who, topic: l.index[answered.Topic], name: answered.Topic, start: start, own: noOwn, asked: l.since(asked), told: l.since(told), ledger: l,
-		at: answered, live: true, counted: counts{gaps: map[wire.GapReason]int64{}},
+		at: answered, last: answered, live: true, counted: counts{gaps: map[wire.GapReason]int64{}},
 	}
 	t.from = t.place(answered)
 	if start.From == wire.FromPosition && start.Position() != answered {
@@ -109,7 +110,7 @@ func (t *trail) message(p wire.Position, now int32) {
 		t.fault(Disorder, now, "%v arrived after %v", p, t.at)
 		return
 	}
-	t.at = p
+	t.at, t.last = p, p
 	here := t.place(p)
 	if n := len(t.steps); n > 0 && t.steps[n-1].gap == "" && t.steps[n-1].to+1 == here {
 		t.steps[n-1].to = here
@@ -140,7 +141,7 @@ func (t *trail) gap(g *wire.Gap, now int32) {
 		return
 	case g.Reason == wire.GapRestarted && g.Position.Epoch == was.Epoch:
 		t.fault(RestartedMore, now, "the gap (%v, %v] says restarted within one epoch", g.After, g.Position)
-	case g.After != was:
+	case g.After != was && !t.mayBeginLocked(g.After):
 		t.fault(GapRange, now, "the gap %s (%v, %v] does not begin where the subscriber is, at %v", g.Reason, g.After, g.Position, was)
 	case g.Position.Epoch != was.Epoch && g.Reason != wire.GapRestarted:
 		t.fault(NotRestarted, now, "the gap %s (%v, %v] leads to another epoch", g.Reason, g.After, g.Position)
@@ -149,8 +150,27 @@ func (t *trail) gap(g *wire.Gap, now int32) {
 	case g.Position.Epoch == was.Epoch && g.Position.Offset <= was.Offset:
 		t.fault(GapRange, now, "the gap %s (%v, %v] covers nothing, or goes back", g.Reason, g.After, g.Position)
 	}
-	t.steps = append(t.steps, step{gap: g.Reason, from: t.place(was), to: t.place(g.Position), when: now})
-	t.at = g.Position
+	t.steps = append(t.steps, step{gap: g.Reason, from: t.place(t.last), to: t.place(g.Position), when: now})
+	t.at, t.last = g.Position, g.Position
+}
+
+// mayBeginLocked reports whether a gap may begin at a position where the subscriber is not: past
+// messages of its own that were left out, of which it was told in a frame that did not arrive.
+func (t *trail) mayBeginLocked(after wire.Position) bool {
+	return t.own != noOwn && after.Epoch == t.last.Epoch && after.Offset >= t.last.Offset
+}
+
+// moved moves the position past messages of its own that were left out. What lies between is judged
+// as what lies between two messages.
+func (t *trail) moved(to wire.Position, now int32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.own == noOwn {
+		t.fault(Protocol, now, "moved to %v, but no message of its own is left out", to)
+	}
+	if to.Epoch == t.at.Epoch && to.Offset > t.at.Offset {
+		t.at = to
+	}
 }
 
 // became notes that a message, which was had and not acked, came again as a gap.

@@ -181,7 +181,7 @@ func TestAGapIsLoss(t *testing.T) {
 
 // A subject that fails is given up, and the others go on.
 func TestAServerThatBreaksTheProtocol(t *testing.T) {
-	r := measureFake(t, &fakeServer{spoil: func([]string) []string { return []string{"{}\n"} }}, Filled, Live)
+	r := measureFake(t, &fakeServer{spoil: func([]string) []string { return []string{"[]\n"} }}, Filled, Live)
 	require.Equal(t, loadtest.ExitFailed, r.ExitCode)
 	require.Len(t, r.Failed, 2)
 	require.Contains(t, r.Failed[0], "batch json filled")

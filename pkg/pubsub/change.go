@@ -117,6 +117,9 @@ func (l *loop) keep() func(wire.Content) error {
 		if content.Counts() {
 			left -= Item{content.Message, content.Gap}.size()
 		}
+		if content.Moved != nil {
+			left -= gapSize * len(content.Moved.Positions)
+		}
 		if left < 0 {
 			return errBacklog
 		}
@@ -209,7 +212,7 @@ func (l *loop) shed(life context.Context, err error) error {
 		err = nil
 		at := mark.received
 		l.s.drop(mark)
-		l.waiting = append(l.waiting, received{Item{Gap: &wire.Gap{Topic: at.Topic, Reason: wire.GapForbidden, After: at, Position: at}}, mark})
+		l.waiting = append(l.waiting, received{Item{Gap: &wire.Gap{Topic: at.Topic, Reason: wire.GapForbidden, After: at, Position: at}}, mark, at})
 	}
 	return err
 }

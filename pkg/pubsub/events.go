@@ -102,7 +102,7 @@ func (d *eventDecoder) take(line []byte) {
 // come again.
 func (e *event) content() (wire.Content, error) {
 	switch e.name {
-	case "", "message", "gap", "hello", "end":
+	case "", "message", "gap", "moved", "hello", "end":
 	default:
 		return wire.Content{}, nil
 	}

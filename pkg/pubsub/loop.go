@@ -220,6 +220,9 @@ func (l *loop) accept(content wire.Content) {
 		l.learn(content.Hello.Limits)
 		l.refused = false
 	}
+	if content.Moved != nil {
+		l.move(content.Moved.Positions)
+	}
 	if !content.Counts() {
 		return
 	}
@@ -245,7 +248,7 @@ func (l *loop) accept(content wire.Content) {
 	if !met && item.Position().Epoch != mark.received.Epoch || item.Gap != nil && item.Gap.Reason == wire.GapRestarted {
 		l.answer.renumbered = true
 	}
-	l.waiting = append(l.waiting, received{item, mark})
+	l.waiting = append(l.waiting, received{item, mark, item.Position()})
 	mark.received = item.Position()
 	if item.Gap != nil && item.Gap.IsLeftOut() && !mark.named && !wire.IsPattern(item.Gap.Topic) {
 		l.s.forget(mark) // there may be any number of such topics; if it fits later, it begins with its first message
@@ -253,6 +256,20 @@ func (l *loop) accept(content wire.Content) {
 	l.answer.useful = true
 	if !l.answer.renumbered {
 		l.progress()
+	}
+}
+
+// move moves positions past messages of the caller that the daemon has left out. They go the way of
+// the items, so that those before them are returned first.
+func (l *loop) move(positions []wire.Position) {
+	for _, at := range positions {
+		mark := l.s.markOf(at.Topic)
+		if mark == nil || mark.received.Epoch != "" && (mark.received.Epoch != at.Epoch || mark.received.Offset >= at.Offset) {
+			continue
+		}
+		mark.received = at
+		l.waiting = append(l.waiting, received{mark: mark, at: at})
+		l.answer.useful = true
 	}
 }
 

@@ -180,7 +180,7 @@ func TestARefusalEndsTheSubscription(t *testing.T) {
 func TestAnotherServersAnswersDoNotEndTheSubscription(t *testing.T) {
 	for name, body := range map[string]string{
 		"text/html":            "<html>Welcome to the hotel",
-		"application/x-ndjson": "{\"neither\":1}\n",
+		"application/x-ndjson": "[\"neither\"]\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

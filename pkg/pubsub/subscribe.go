@@ -81,7 +81,8 @@ func Stateless() SubscribeOption {
 }
 
 // WithoutOwn leaves out messages that were published with WithClient(client), live and from
-// history. They cause no gap. Default: all messages are delivered.
+// history. They cause no gap, and move the positions: within some seconds, with LongPoll at the end
+// of a poll. Default: all messages are delivered.
 func WithoutOwn(client string) SubscribeOption {
 	return func(o *subscribeOptions) { o.except = client }
 }

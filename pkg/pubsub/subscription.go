@@ -38,13 +38,13 @@ func (i Item) Position() wire.Position {
 
 // size returns about how many bytes the item takes in memory.
 func (i Item) size() int {
-	if i.Gap != nil {
-		return gapSize
+	if i.Message != nil {
+		return i.Message.Size()
 	}
-	return i.Message.Size()
+	return gapSize
 }
 
-// gapSize is about what a gap takes.
+// gapSize is about what a gap takes, or a position that moves without an item.
 const gapSize = 160
 
 // A Subscription delivers the messages of its topics and the gaps between them. The
@@ -68,10 +68,12 @@ type Subscription struct {
 	transport Transport  // of the stay
 }
 
-// received is an item on its way to Next, with the mark that it moves.
+// received is an item on its way to Next, with the mark that it moves. Without an item, only the
+// mark moves: to a position past messages of the caller that the daemon has left out.
 type received struct {
 	item Item
 	mark *topicMark
+	at   wire.Position
 }
 
 func newSubscription(topics *topicList, end context.CancelCauseFunc) *Subscription {
@@ -95,7 +97,7 @@ func (s *Subscription) Next(ctx context.Context) (Item, error) {
 			if !open {
 				return Item{}, s.err
 			}
-			if s.returned(r) {
+			if s.returned(r) && r.item != (Item{}) {
 				return r.item, nil
 			}
 		case <-ctx.Done():
@@ -112,7 +114,7 @@ func (s *Subscription) returned(r received) bool {
 	if r.mark.removed {
 		return false
 	}
-	r.mark.returned = r.item.Position()
+	r.mark.returned = r.at
 	return true
 }
 
@@ -134,7 +136,8 @@ func (s *Subscription) All(ctx context.Context) iter.Seq2[Item, error] {
 // returned. They are in the order in which topics were added or, with patterns, first
 // delivered. A program that stores them together with its own state resumes with
 // After(position) of each: then it misses no message and gets none twice. Resume with the
-// positions of patterns, too: they stand for topics without an item.
+// positions of patterns, too: they stand for topics without an item. With WithoutOwn, a call of Next
+// that waits moves them past own messages.
 func (s *Subscription) Positions() []wire.Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()

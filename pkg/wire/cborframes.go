@@ -17,6 +17,7 @@ const (
 	kindEnd
 	kindReply
 	kindDone
+	kindMoved
 )
 
 // The least number of elements of these frames. Later versions may have more, never fewer.
@@ -49,6 +50,8 @@ func (c Content) AppendCBOR(dst []byte) []byte {
 		return appendReplyCBOR(dst, c.Reply)
 	case c.Done != nil:
 		return appendValueCBOR(append(dst, cbor.Array|2, kindDone), "done", c.Done)
+	case c.Moved != nil:
+		return appendValueCBOR(append(dst, cbor.Array|2, kindMoved), "moved", c.Moved)
 	}
 	return append(dst, cbor.Null)
 }
@@ -272,7 +275,7 @@ func (f *frameReader) read(item []byte) (Content, error) {
 var errCBORFrame = errors.New("is not a frame")
 
 // fewestElements is how many elements a frame of each kind has at least.
-var fewestElements = [...]uint64{kindMessage: messageElements, kindGap: gapElements, kindHello: 2, kindEnd: 2, kindReply: 2, kindDone: 2}
+var fewestElements = [...]uint64{kindMessage: messageElements, kindGap: gapElements, kindHello: 2, kindEnd: 2, kindReply: 2, kindDone: 2, kindMoved: 2}
 
 func (f *frameReader) content() (c Content) {
 	h, err := f.Head()
@@ -310,6 +313,8 @@ func (f *frameReader) content() (c Content) {
 		c.Reply = readValue[Reply](f)
 	case kindDone:
 		c.Done = readValue[Done](f)
+	case kindMoved:
+		c.Moved = readValue[Moved](f)
 	}
 	return c
 }

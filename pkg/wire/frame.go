@@ -7,10 +7,12 @@ import (
 	"time"
 )
 
-// Content is the content of one frame: exactly one field is set, or none for a heartbeat.
+// Content is the content of one frame: exactly one field is set, or none for a heartbeat and for a
+// frame of an unknown kind.
 type Content struct {
 	Message *Message `json:"-"`
 	Gap     *Gap     `json:"gap"`
+	Moved   *Moved   `json:"moved"`
 	Hello   *Hello   `json:"hello"`
 	End     *Problem `json:"end"`
 	Reply   *Reply   `json:"reply"`
@@ -91,13 +93,21 @@ func (c Content) check() error {
 	case g != nil && (g.Reason == "" || g.Topic != g.After.Topic || g.Topic != g.Position.Topic || g.Topic == ""):
 		return fmt.Errorf("gap of topic %s (%s) names positions %s and %s", Quote(g.Topic), Quote(string(g.Reason)), Quote(g.After.String()), Quote(g.Position.String()))
 	case c.Hello != nil && hasNull(c.Hello.Positions),
+		c.Moved != nil && (c.Moved.Positions == nil || hasNull(c.Moved.Positions)),
 		c.Done != nil && c.Done.Position == Position{},
 		c.End != nil && hasNull(c.End.Positions),
 		c.Reply != nil && hasNull(c.Reply.Positions),
 		c.Reply != nil && c.Reply.Problem != nil && hasNull(c.Reply.Problem.Positions):
-		return errors.New("a position is null")
+		return errors.New("a position is null or missing")
 	}
 	return nil
+}
+
+// A Moved has positions that a subscriber with echo=false has reached although it got no frame:
+// only its own messages were left out before them. It keeps them like the positions of messages.
+// Acks do not count it.
+type Moved struct {
+	Positions []Position `json:"positions"` // one for each topic, in no order
 }
 
 // A Hello has the positions at which a subscriber's topics begin. It is the first frame of every

@@ -20,6 +20,8 @@ func (c Content) AppendJSON(dst []byte) []byte {
 		return appendMessage(dst, c.Message)
 	case c.Gap != nil:
 		return appendGap(dst, c.Gap)
+	case c.Moved != nil:
+		return appendNamed(dst, "moved", c.Moved)
 	case c.Hello != nil:
 		return appendNamed(dst, "hello", c.Hello)
 	case c.End != nil:
@@ -174,8 +176,9 @@ type jsonFrame struct {
 	Content
 }
 
-// ParseLine reads one NDJSON frame, with or without its newline. The result shares no
-// memory with line.
+// ParseLine reads one NDJSON frame, with or without its newline. An object that is no known frame
+// gives the zero Content, as a heartbeat does: PROTOCOL.md, Frames. The result shares no memory
+// with line.
 func ParseLine(line []byte) (Content, error) {
 	line = bytes.TrimSpace(line)
 	if len(line) == 0 {
@@ -183,7 +186,10 @@ func ParseLine(line []byte) (Content, error) {
 	}
 	var f jsonFrame
 	var c Content
-	err := unmarshal(line, &f)
+	err := errNoObject // encoding/json takes null for an object
+	if line[0] == '{' {
+		err = unmarshal(line, &f)
+	}
 	if err == nil {
 		c, err = f.content()
 	}
@@ -196,15 +202,17 @@ func ParseLine(line []byte) (Content, error) {
 	return c, nil
 }
 
+var errNoObject = errors.New("must be an object")
+
 func (f *jsonFrame) content() (Content, error) {
 	kinds := 0
-	for _, present := range []bool{f.Position != nil, f.Gap != nil, f.Hello != nil, f.End != nil, f.Reply != nil, f.Done != nil} {
+	for _, present := range []bool{f.Position != nil, f.Gap != nil, f.Moved != nil, f.Hello != nil, f.End != nil, f.Reply != nil, f.Done != nil} {
 		if present {
 			kinds++
 		}
 	}
-	if kinds != 1 {
-		return Content{}, errors.New("must be exactly one of message, gap, hello, end, reply and done")
+	if kinds > 1 {
+		return Content{}, errors.New("must be only one of message, gap, moved, hello, end, reply and done")
 	}
 	if f.Position == nil {
 		return f.Content, nil
@@ -246,8 +254,9 @@ func NewDecoder(r io.Reader) *Decoder {
 	return &Decoder{lines: bufio.NewReader(r)}
 }
 
-// Next returns the content of the next frame; the zero Content is a heartbeat. At the end
-// it returns io.EOF, or io.ErrUnexpectedEOF if the last line has no newline.
+// Next returns the content of the next frame; the zero Content is a heartbeat, or a frame of
+// an unknown kind. At the end it returns io.EOF, or io.ErrUnexpectedEOF if the last line has
+// no newline.
 func (d *Decoder) Next() (Content, error) {
 	d.line = d.line[:0]
 	for {

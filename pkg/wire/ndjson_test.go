@@ -117,8 +117,19 @@ func TestCounts(t *testing.T) {
 	require.True(t, Content{Message: someMessage()}.Counts())
 	require.True(t, Content{Gap: someGap(GapSlow)}.Counts())
 	require.False(t, Content{Hello: &Hello{}}.Counts())
+	require.False(t, Content{Moved: &Moved{}}.Counts())
 	require.False(t, Content{End: &Problem{}}.Counts())
 	require.False(t, Content{}.Counts(), "heartbeat")
+}
+
+func TestMovedHasPositions(t *testing.T) {
+	for _, line := range []string{
+		`{"moved":{}}`, `{"moved":{"positions":null}}`, `{"moved":{"positions":[null]}}`, `{"moved":{"positions":["a@k3"]}}`, `{"moved":[]}`,
+		`{"moved":{"positions":["a@k3:1"]},"hello":{"positions":[]}}`,
+	} {
+		_, err := ParseLine([]byte(line))
+		require.Error(t, err, line)
+	}
 }
 
 func FuzzParseLine(f *testing.F) {

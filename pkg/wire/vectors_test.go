@@ -78,6 +78,8 @@ func (c *contentJSON) content(t *testing.T) Content {
 	case "gap":
 		c.After.Topic, c.Position.Topic = c.Topic, c.Topic
 		return Content{Gap: &Gap{Topic: c.Topic, Reason: c.Reason, After: c.After.position(), Position: c.Position.position(), Detail: c.Detail}}
+	case "moved":
+		return Content{Moved: &Moved{Positions: c.positions()}}
 	case "hello":
 		return Content{Hello: &Hello{Positions: c.positions(), Session: c.Session, Limits: c.Limits, Frames: c.Frames}}
 	case "end":
@@ -153,7 +155,7 @@ func TestFrameVectors(t *testing.T) {
 			kinds[v.Content.Kind]++
 		})
 	}
-	for _, kind := range []string{"message", "gap", "hello", "end", "done", "heartbeat", "refused"} {
+	for _, kind := range []string{"message", "gap", "moved", "hello", "end", "done", "heartbeat", "refused"} {
 		require.NotZero(t, kinds[kind], "no vector of %s", kind)
 	}
 }

@@ -93,14 +93,19 @@ export interface Refusal {
     remedy?: string;
     retry_after_ms?: number;
 }
-/** Frames that are not items. */
-export interface Control {
+/** What a frame is: one of these. */
+export interface Frame {
+    item?: Item;
     /** `frames`: so many messages and gaps follow in this answer, if its end is to be known. */
     hello?: {
         positions: string[];
         session?: string;
         limits?: Limits;
         frames?: number;
+    };
+    /** The server left out own messages up to there. */
+    moved?: {
+        positions: string[];
     };
     end?: Refusal;
     reply?: {
@@ -115,14 +120,10 @@ export interface Control {
         more: boolean;
     };
 }
-/** Undefined is a heartbeat. */
-export type Frame = {
-    item: Item;
-} | Control | undefined;
-/** Reads one NDJSON frame. Throws if the line is not a frame. */
+/** Reads one NDJSON frame. Throws if the line is not a frame. A heartbeat, and a frame of an unknown kind, have none of the members. */
 export declare function parseFrame(line: string): Frame;
 /** Reads an answer: its items, and what its other frames say. */
-export declare function parseAnswer(text: string): Control & {
+export declare function parseAnswer(text: string): Frame & {
     items: Item[];
 };
 /** The message as POST /v1/messages and the `publish` command take it. Members that are undefined are left out of its JSON. */

@@ -399,17 +399,22 @@ export class Session implements Feed {
   /** Takes a line of an answer. */
   #take(line: string): void {
     const f = parseFrame(line);
-    if (!f) return;
-    if ("item" in f) {
+    if (f.end) throw problemOf(f.end);
+    if (f.item) {
       this.#frames++;
-      const { item } = f;
-      const before = this.heads.get(item.topic);
-      if (repeats(item, before)) return;
-      this.#arrived++;
-      if (!this.#wanted(item.topic)) return;
-      note(item, this.heads);
-      this.#host.onItem(item, before);
-    } else if (f.end) throw problemOf(f.end);
+      this.#arrive(f.item);
+    }
+    f.moved?.positions.map((position) => this.#arrive({ topic: nameOf(position), position, moved: true } as any));
+  }
+
+  /** Takes an item, or a position that has moved past own messages, which goes the way of the items. */
+  #arrive(item: Item): void {
+    const before = this.heads.get(item.topic);
+    if (repeats(item, before)) return;
+    this.#arrived++;
+    if (!this.#wanted(item.topic)) return;
+    note(item, this.heads);
+    this.#host.onItem(item, before);
   }
 
   #path(mode: string): string {

@@ -303,7 +303,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     // After a restart was read in history, the feed may still have items from before it.
     if (this.life.signal.aborted || era(position) === this.#over.get(topic) || repeats(item, this.#last(topic))) return;
     if (item.gap === "restarted" && era(item.after) !== era(position)) this.#over.set(topic, era(item.after));
-    if (this.#options.echo === false && this.#owner.isOwn(item)) {
+    if ((item as any).moved || (this.#options.echo === false && this.#owner.isOwn(item))) {
       if (!lane?.waiting.length) this.#seen.set(topic, position);
       if (lane) lane.last = position;
     } else if (paced) {

@@ -144,30 +144,30 @@ export interface Refusal {
   retry_after_ms?: number;
 }
 
-/** Frames that are not items. */
-export interface Control {
+/** What a frame is: one of these. */
+export interface Frame {
+  item?: Item;
   /** `frames`: so many messages and gaps follow in this answer, if its end is to be known. */
   hello?: { positions: string[]; session?: string; limits?: Limits; frames?: number };
+  /** The server left out own messages up to there. */
+  moved?: { positions: string[] };
   end?: Refusal;
   reply?: { ref?: number; position?: string; time?: number; positions?: string[]; problem?: Refusal };
   done?: { position: string; more: boolean };
 }
 
-/** Undefined is a heartbeat. */
-export type Frame = { item: Item } | Control | undefined;
-
-/** Reads one NDJSON frame. Throws if the line is not a frame. */
+/** Reads one NDJSON frame. Throws if the line is not a frame. A heartbeat, and a frame of an unknown kind, have none of the members. */
 export function parseFrame(line: string): Frame {
-  if (!line.trim()) return;
+  if (!line.trim()) return {};
   const f = JSON.parse(line);
   const valid = (ok: unknown) => {
-    if (!ok) throw new Problem("invalid_frame", "unknown frame: " + quote(line));
+    if (!ok) throw new Problem("invalid_frame", "not a frame: " + quote(line));
   };
-  valid(["hello", "end", "reply", "done", "gap", "position"].filter((kind) => f[kind]).length === 1);
+  valid(/^\s*{/.test(line) && [f.hello, f.end, f.done, f.gap, f.position].filter((kind) => kind).length < 2);
   if (f.gap) {
-    const { reason, topic, after, position, detail } = f.gap;
-    valid(reason && parsePosition(after).topic === topic && parsePosition(position).topic === topic);
-    return { item: { gap: reason, topic, after, position, ...(detail && { detail }) } };
+    const { reason: gap, ...rest } = f.gap;
+    valid(gap && parsePosition(rest.after).topic === rest.topic && parsePosition(rest.position).topic === rest.topic);
+    return { item: { gap, ...rest } };
   }
   if (f.done) parsePosition(f.done.position);
   if (!f.position) return f;
@@ -175,14 +175,14 @@ export function parseFrame(line: string): Frame {
   item.topic = parsePosition(f.position).topic;
   if (base64 !== undefined) item.bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
   const payloads = [item.data, item.text, item.bytes].filter((x) => x !== undefined);
-  valid(payloads.length === 1 && (item.data === undefined) === !!item.type && typeof item.time === "number");
+  valid(payloads.length === 1 && (item.data === undefined) === !!item.type && +item.time === item.time);
   return { item };
 }
 
 /** Reads an answer: its items, and what its other frames say. */
-export function parseAnswer(text: string): Control & { items: Item[] } {
+export function parseAnswer(text: string): Frame & { items: Item[] } {
   const frames = text.split("\n").map(parseFrame);
-  return Object.assign({}, ...frames, { items: frames.flatMap((f) => (f && "item" in f ? f.item : [])) });
+  return Object.assign({}, ...frames, { items: frames.flatMap((f) => f.item ?? []) });
 }
 
 /** The name of a kind of values, such as Array, Null or Blob, also for those of another frame of the page. */

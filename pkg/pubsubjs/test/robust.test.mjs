@@ -372,6 +372,38 @@ test("messages of an epoch that is over do not come after those of the next", as
   server.end();
 });
 
+test("moved positions are kept like those of messages, and frames of an unknown kind are ignored", async () => {
+  const acks = [];
+  let opened = 0;
+  const feed = [
+    [message("a@k1:2", "two"), { moved: { positions: ["a@k1:5", "other@k1:9"] } }],
+    [{ later: { position: "a@k1:99" } }, { moved: { positions: ["a@k1:900"] } }],
+    [message("a@k1:900", "the position is past it"), message("a@k1:901", "after it")],
+  ];
+  const server = await serve(async (req) => {
+    if (req.method === "POST" && req.url === "/v1/sessions") return [201, { session: "s" + ++opened, positions: ["a@k1:1"], limits }];
+    if (!req.url.startsWith("/v1/sessions/s1/poll")) return [204];
+    acks.push(new URL(req.url, "http://x").searchParams.get("ack"));
+    const frame = feed.shift();
+    return frame ? [200, frames(...frame)] : new Promise((done) => setTimeout(() => done([200, ""]), 900));
+  });
+  const client = open({ transports: ["poll"] }, server.url);
+  const all = collect(client, "a");
+  const slow = client.subscribe("a");
+  await slow.started;
+  await until("three answers", () => acks.length === 4);
+  assert.deepEqual(acks, ["0", "1", "1", "3"], "acks do not count moved positions");
+  assert.equal(opened, 1, "a poll that brought only moved positions is not an old answer");
+  assert.deepEqual(values(all.items), ["two", "after it"]);
+  assert.deepEqual(slow.positions, ["a@k1:1"]);
+  const items = slow[Symbol.asyncIterator]();
+  assert.equal((await items.next()).value.data, "two");
+  assert.deepEqual(slow.positions, ["a@k1:900"], "the application has taken all items before it");
+  assert.equal((await items.next()).value.data, "after it");
+  client.close();
+  server.end();
+});
+
 test("a client that the server has closed says so to new subscriptions", async () => {
   const server = await serve(() => [401, { code: "unauthorized", detail: "the token has expired" }]);
   const client = open({ token: "bad" }, server.url);

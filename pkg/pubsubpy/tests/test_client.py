@@ -17,7 +17,7 @@ from conftest import Daemon, answered, pair, proxied, until
 import pubsubpy.subscription
 from pubsubpy import Client, Gap, Item, Message, Position, Problem, Publication, Published, State, Subscription
 from pubsubpy.server import backoff
-from pubsubpy.wire import decode
+from pubsubpy.wire import Moved, decode
 
 TRANSPORTS = ["websocket", "stream", "poll"]
 HOLDS_ALL = ["--history-messages=1000000", "--history-bytes=256MiB", "--history-age=1h"]
@@ -569,6 +569,29 @@ async def test_own_messages_move_the_position(daemon: RunDaemon) -> None:
             positions = subscription.positions
         await other.publish("b", "next")
         assert data_of(await take(client.subscribe(["a", "b"], start=positions), 1)) == ["next"]
+
+
+async def test_a_position_moves_behind_an_item_that_waits(daemon: RunDaemon) -> None:
+    async with daemon() as server, Client(server.url) as client, client.subscribe("a", start="a@k3:4") as subscription:
+        subscription._task.cancel()
+        subscription._queue.clear()
+        subscription._waiting.clear()
+        subscription._came["a"] = subscription._positions["a"] = Position("a@k3:4")
+
+        def moved(*texts: str) -> None:
+            subscription._take(Moved([Position(text) for text in texts]), 0)
+
+        count = subscription._count
+        moved("a@k3:5", "c@k3:9")
+        moved("a@k3:3")
+        moved("a@k4:9")
+        assert subscription.positions == ["a@k3:5"]
+        subscription._take(Message(Position("a@k3:6"), 1, "six"), 0)
+        moved("a@k3:7")
+        assert subscription.positions == ["a@k3:5"] and subscription._came == {"a": "a@k3:7"}
+        subscription._take(Message(Position("a@k3:7"), 1, "it is past it"), 0)
+        assert data_of(await take(subscription, 1)) == ["six"]
+        assert subscription.positions == ["a@k3:7"] and subscription._count == count + 2 and not subscription._queue
 
 
 async def test_a_publish_whose_answer_is_lost_is_made_once(daemon: RunDaemon) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pubsubpy import Gap, Message, Position, Problem
 from pubsubpy.subscription import begins
-from pubsubpy.wire import Done, Hello, check_topic, decode
+from pubsubpy.wire import Done, Hello, Moved, check_topic, decode
 
 VECTORS = Path(__file__).parents[2] / "wire" / "testdata"
 FRAMES = json.loads((VECTORS / "frames.json").read_text())
@@ -60,6 +60,8 @@ def test_frame(vector: dict[str, Any], binary: bool) -> None:
             assert (frame.topic, frame.reason, frame.detail) == (want["topic"], want["reason"], want.get("detail", ""))
             for mark, wanted in ((frame.after, want["after"]), (frame.position, want["position"])):
                 assert mark == f"{want['topic']}@{wanted['epoch']}:{wanted['offset']}"
+        case "moved":
+            assert frame == Moved([Position(f"{p['topic']}@{p['epoch']}:{p['offset']}") for p in want["positions"]])
         case "hello":
             assert isinstance(frame, Hello)
             assert frame.positions == [f"{p['topic']}@{p['epoch']}:{p['offset']}" for p in want["positions"]]

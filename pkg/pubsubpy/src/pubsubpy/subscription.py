@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from .clock import Watchdog, moment, pause, since
 from .server import MAX_WAIT, Server, backoff, frames, members
-from .wire import NAME, Frame, Gap, Hello, Item, Message, Position, Problem, check_topic, decode, is_pattern, matches
+from .wire import NAME, Frame, Gap, Hello, Item, Message, Moved, Position, Problem, check_topic, decode, is_pattern, matches
 
 ItemT = TypeVar("ItemT")
 
@@ -403,6 +403,9 @@ class Subscription(Generic[ItemT]):
             self._server.limits.update(frame.limits)
         if frame and not self._proven:
             self._prove()
+        if isinstance(frame, Moved):
+            for position in frame.positions:
+                self._move(position)
         if not isinstance(frame, (Message, Gap)):
             return
         if len(self._queue) >= self._length or self._bytes >= QUEUE_BYTES:
@@ -425,6 +428,15 @@ class Subscription(Generic[ItemT]):
                 raise Problem("forbidden", frame.detail or f"the token no longer permits {frame.topic}", status=403)
         if self._patterned and len(self._came) > self._crowd:
             raise Problem("crowded", "the server may have forgotten some topics")
+
+    def _move(self, position: Position) -> None:
+        """Moves the position of a topic past messages of the caller that the server has left out."""
+        topic, came = position.topic, self._came.get(position.topic)
+        if not (self._patterned or topic in self._names) or (came and (came.epoch != position.epoch or position.offset <= came.offset)):
+            return
+        self._came[topic], self._useful = position, True
+        if topic not in self._waiting:
+            self._positions[topic] = position
 
     def _put(self, item: Item, size: int) -> None:
         self._queue.append((item, size))

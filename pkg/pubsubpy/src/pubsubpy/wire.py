@@ -116,6 +116,12 @@ class Hello(NamedTuple):
     limits: dict[str, int]
 
 
+class Moved(NamedTuple):
+    """Positions that the subscriber has reached although no message came: the server left out its own."""
+
+    positions: list[Position]
+
+
 class Done(NamedTuple):
     """The last frame of a history. Where the next page begins, and whether the history holds more."""
 
@@ -124,7 +130,8 @@ class Done(NamedTuple):
 
 
 Item = Message | Gap
-Frame = Message | Gap | Hello | Done | Problem | None  # a Problem ends the answer; None (a heartbeat or a reply) says nothing
+# A Problem ends the answer. None says nothing: a heartbeat, a reply, or a frame of an unknown kind.
+Frame = Message | Gap | Moved | Hello | Done | Problem | None
 
 # What reading an answer raises that is not what it should be.
 NONSENSE = (Problem, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -150,11 +157,17 @@ def matches(name: str, topic: str) -> bool:
 def decode(line: str | bytes) -> Frame:
     """Reads a line of NDJSON. Raises Problem malformed."""
     try:
-        frame = json.loads(line) if line.strip() else {"reply": {}}
-        (kind,) = {"position", "gap", "hello", "end", "reply", "done"} & frame.keys()
+        frame = json.loads(line) if line.strip() else {}
+        kind, *others = {"position", "gap", "moved", "hello", "end", "reply", "done"} & frame.keys() or [""]
+        if others:
+            raise ValueError("the frame is of two kinds")
+        if not kind:
+            return None
         if kind == "position":
             return _message(frame)
         inner = frame[kind]
+        if kind == "moved":
+            return Moved([Position(p) for p in inner["positions"]])
         if kind == "hello":
             return Hello([Position(p) for p in inner["positions"]], inner.get("limits", {}))
         if kind == "gap":
