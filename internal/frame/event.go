@@ -9,7 +9,7 @@ import (
 )
 
 // Events are frames for an EventSource (HTML, section "Server-sent events"). A message has
-// no event type, so onmessage gets only messages. Gaps, hello and end have types:
+// no event type, so onmessage gets only messages. Gaps, moved, hello and end have types:
 //
 //	retry: 1234
 //	event: hello
@@ -22,6 +22,10 @@ import (
 //	event: gap
 //	data: {"gap":{…}}
 //	id: a.b@k3:21
+//
+//	event: moved
+//	data: {"moved":{"positions":["a.b@k3:24"]}}
+//	id: a.b@k3:24
 //
 //	event: heartbeat
 //	data: {}
@@ -78,6 +82,8 @@ func (e Event) append(dst []byte, c wire.Content, line []byte) []byte {
 	switch {
 	case c.Gap != nil:
 		name = "gap"
+	case c.Moved != nil:
+		name = "moved"
 	case c.Hello != nil:
 		name = "hello"
 	case c.End != nil:

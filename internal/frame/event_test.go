@@ -20,6 +20,9 @@ func TestEventsOfAnEventSource(t *testing.T) {
 	require.Equal(t, "event: gap\ndata: "+`{"gap":{"topic":"a.b","reason":"slow","after":"a.b@k3:1","position":"a.b@k3:18"}}`+"\nid: a.b@k3:18\n\n",
 		string(gap.Bytes(EventStream)))
 
+	moved := NewMoved([]wire.Position{at})
+	require.Equal(t, "event: moved\ndata: "+`{"moved":{"positions":["a.b@k3:18"]}}`+"\nid: a.b@k3:18\n\n", string(moved.Bytes(EventStream)))
+
 	require.Equal(t, ":\n\n", string(EventStream.Heartbeat()))
 	require.Equal(t, "event: heartbeat\ndata: {}\n\n", string(HeartbeatEvent()))
 

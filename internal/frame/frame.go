@@ -10,7 +10,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Frame is a message, a gap, or the done of a history, with its encodings. Each is made when
+// A Frame is a message, a gap, moved positions, or the done of a history, with its encodings. Each is made when
 // it is first needed. So a broadcast to ten thousand subscribers encodes once. All methods may be called
 // concurrently. Nobody may change the bytes that they return.
 type Frame struct {
@@ -18,7 +18,7 @@ type Frame struct {
 	Accepted time.Time       // when the daemon accepted the message; zero without one
 	TTL      time.Duration   // how long after that the message expires; 0: never
 	message  *wire.Message   // nil for any other
-	other    *wire.Content   // the gap or the done; nil for a message
+	other    *wire.Content   // the gap, the moved or the done; nil for a message
 	account  *memory.Account // counts the memory; nil: not counted
 
 	encoded atomic.Pointer[encoding] // list, newest first; changed under mu
@@ -40,6 +40,11 @@ func New(m *wire.Message, accepted time.Time, ttl time.Duration, account *memory
 // NewGap returns the frame of a gap.
 func NewGap(g wire.Gap) *Frame { return &Frame{other: &wire.Content{Gap: &g}} }
 
+// NewMoved returns the frame that tells positions, at least one, for each topic at most one.
+func NewMoved(positions []wire.Position) *Frame {
+	return &Frame{other: &wire.Content{Moved: &wire.Moved{Positions: positions}}}
+}
+
 // NewDone returns the last frame of a history.
 func NewDone(d wire.Done) *Frame { return &Frame{other: &wire.Content{Done: &d}} }
 
@@ -54,13 +59,34 @@ func (f *Frame) Gap() *wire.Gap {
 	return nil
 }
 
-// Position returns where a subscriber is once it has the frame.
+// Moved returns the moved positions, or nil if the frame has none.
+func (f *Frame) Moved() *wire.Moved {
+	if f.other != nil {
+		return f.other.Moved
+	}
+	return nil
+}
+
+// Counted returns how many of frames acks count: all but one that has moved positions, which is
+// the last.
+func Counted(frames []*Frame) int {
+	n := len(frames)
+	if n > 0 && frames[n-1].Moved() != nil {
+		n--
+	}
+	return n
+}
+
+// Position returns where a subscriber is once it has the frame: of the first topic, if the frame
+// has moved positions.
 func (f *Frame) Position() wire.Position {
 	switch {
 	case f.message != nil:
 		return f.message.Position
 	case f.other.Gap != nil:
 		return f.other.Gap.Position
+	case f.other.Moved != nil:
+		return f.other.Moved.Positions[0]
 	}
 	return f.other.Done.Position
 }
@@ -70,15 +96,19 @@ func (f *Frame) Expired(now time.Time) bool {
 	return f.TTL > 0 && now.Sub(f.Accepted) >= f.TTL
 }
 
-// otherSize is about how many bytes the frame of a gap or a done takes.
+// otherSize is about how many bytes the frame of a gap or a done takes. A moved frame takes so many
+// for each position.
 const otherSize = 160
 
 // Size returns about how many bytes the frame takes in an answer and in memory.
 func (f *Frame) Size() int {
-	if f.other != nil {
-		return otherSize
+	switch {
+	case f.message != nil:
+		return f.message.Size()
+	case f.other.Moved != nil:
+		return otherSize * len(f.other.Moved.Positions)
 	}
-	return f.message.Size()
+	return otherSize
 }
 
 // A Limit bounds one read: at most Frames frames of about Bytes bytes, but at least one

@@ -107,6 +107,24 @@ func TestFrameOfAGap(t *testing.T) {
 	f.Release()
 }
 
+func TestFrameOfMovedPositions(t *testing.T) {
+	other := wire.Position{Topic: "c", Epoch: "k3", Offset: 7}
+	f := NewMoved([]wire.Position{someTopic, other})
+	require.Nil(t, f.Message())
+	require.Nil(t, f.Gap())
+	require.Equal(t, []wire.Position{someTopic, other}, f.Moved().Positions)
+	require.Equal(t, someTopic, f.Position())
+	require.Equal(t, 2*NewGap(*someGap()).Size(), f.Size())
+	require.Equal(t, string(wire.Content{Moved: f.Moved()}.AppendJSON(nil)), string(f.Bytes(NDJSON)))
+	require.Equal(t, string(wire.Content{Moved: f.Moved()}.AppendCBOR(nil)), string(f.Bytes(CBOR)))
+	message := New(someMessage(), time.Time{}, 0, nil)
+	require.Nil(t, message.Moved())
+	for n, frames := range [][]*Frame{{}, {message}, {message, NewGap(*someGap())}} {
+		require.Equal(t, n, Counted(frames))
+		require.Equal(t, n, Counted(append(frames, f)), "acks do not count it")
+	}
+}
+
 func TestExpired(t *testing.T) {
 	accepted := time.Unix(1700000000, 0)
 	for _, tt := range []struct {

@@ -201,20 +201,24 @@ func (d *duplexClient) Next() (wire.Content, error) {
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	d.ack()
-	if len(d.early) > 0 {
-		c := d.early[0]
-		d.early = d.early[1:]
-		if c.End != nil {
-			return c, c.End
+	for {
+		var c wire.Content
+		var err error
+		if len(d.early) > 0 {
+			c, d.early = d.early[0], d.early[1:]
+			if c.End != nil {
+				err = c.End
+			}
+		} else {
+			c, err = d.conn.Next()
 		}
-		d.take(c)
-		return c, nil
+		if err != nil {
+			return c, err
+		}
+		if d.take(c); c.Counts() {
+			return c, nil
+		}
 	}
-	c, err := d.conn.Next()
-	if err == nil {
-		d.take(c)
-	}
-	return c, err
 }
 
 // Change implements transporttest.Subscriber.

@@ -202,7 +202,7 @@ func (e *eventSource) check(ev event) {
 	if c.End == nil || e.lastID != "" {
 		require.NotEmpty(e, ev.id, "%+v: a client would forget what it has", ev)
 	}
-	require.Equal(e, ev.name, map[bool]string{c.Hello != nil: "hello", c.Gap != nil: "gap", c.End != nil: "end"}[true], "%+v", ev)
+	require.Equal(e, ev.name, map[bool]string{c.Hello != nil: "hello", c.Gap != nil: "gap", c.Moved != nil: "moved", c.End != nil: "end"}[true], "%+v", ev)
 	require.Equal(e, !e.begun, c.Hello != nil || c.End != nil && !e.begun, "hello is the first: %+v", ev)
 	e.begun = true
 	switch {
@@ -218,6 +218,16 @@ func (e *eventSource) check(ev event) {
 		}
 	case c.End != nil:
 		require.Equal(e, e.lastID, ev.id, "it has no more than it had")
+	case c.Moved != nil:
+		reference, positions, _ := strings.Cut(ev.id, ",")
+		if !e.ids.refer() {
+			positions = ev.id
+		} else if require.Equal(e, fmt.Sprintf("~%s:%d", e.session, e.count), reference, "it does not count"); e.ids == attached {
+			return
+		}
+		for _, p := range c.Moved.Positions {
+			require.Contains(e, strings.Split(positions, ","), p.String())
+		}
 	case e.ids.refer():
 		e.count++
 		reference, positions, _ := strings.Cut(ev.id, ",")

@@ -48,6 +48,11 @@ func (p *progress) learn(positions []wire.Position) {
 func (p *progress) take(c wire.Content) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if c.Moved != nil {
+		for _, position := range c.Moved.Positions {
+			p.at[position.Topic] = wire.StartAfter(position)
+		}
+	}
 	if !c.Counts() {
 		return
 	}

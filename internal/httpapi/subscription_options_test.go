@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -56,6 +57,41 @@ func TestASubscriberCanRefuseItsOwnMessages(t *testing.T) {
 		require.Equal(t, []string{`"you"`, `"they"`}, payloads(answer))
 		_, answer = k.Get("GET", "/v1/poll?topic=a@oldest&client=me&echo=true", "")
 		require.Len(t, payloads(answer), 4)
+	})
+}
+
+// Own messages that were left out last move the position, also in an answer that has no other frame.
+// The frame that says so is not among those that hello announces.
+func TestOwnMessagesMoveThePosition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, lanetest.Settings{})
+		s := k.Open(`{"topics":["a"],"client":"me","echo":false}`)
+		epoch := s.Positions[0].Epoch
+		moved := func(offset int) string { return fmt.Sprintf(`{"moved":{"positions":["a@%s:%d"]}}`+"\n", epoch, offset) }
+		k.publishAs("a", "me")
+		for _, mode := range []string{"single", "batch", "multiple"} {
+			_, answer := k.Get("GET", "/v1/sessions/"+s.Session+"/poll?ack=0&mode="+mode, "")
+			require.Equal(t, moved(1), answer, "an idle poll says it again: %s", mode)
+			_, answer = k.Get("GET", "/v1/poll?topic=a@oldest&client=me&echo=false&mode="+mode, "")
+			if mode == "multiple" {
+				require.NotContains(t, answer, `"frames":`)
+				require.Equal(t, 1, strings.Count(answer, "moved"), answer)
+			} else {
+				require.Contains(t, answer, `"frames":0}}`)
+			}
+			require.True(t, strings.HasSuffix(answer, moved(1)), "%s: %s", mode, answer)
+		}
+		require.Zero(t, k.Counted("pubsubd_frames_delivered_total", "longpoll"), "it does not count")
+		k.publishAs("a", "you")
+		k.publishAs("a", "me")
+		for _, mode := range []string{"single", "batch", "multiple"} {
+			_, answer := k.Get("GET", "/v1/poll?topic=a@oldest&client=me&echo=false&mode="+mode, "")
+			require.Equal(t, 1, strings.Count(answer, "moved"), "%s: %s", mode, answer)
+			require.True(t, strings.HasSuffix(answer, moved(3)), "%s: %s", mode, answer)
+		}
+		_, answer := k.Get("GET", "/v1/sessions/"+s.Session+"/poll?ack=0", "")
+		require.Equal(t, []string{`"you"`}, payloads(answer))
+		require.True(t, strings.HasSuffix(answer, moved(3)), answer)
 	})
 }
 

@@ -33,9 +33,9 @@ func TestOwnMessagesAreNotSentBack(t *testing.T) {
 		k.publishAs("me", "me", "you")
 		waiting.wantFrames("a3")
 		k.publishAs("you", "me", "me", "you", "me", "you", "you", "me")
-		require.Equal(k, "a4 a7 a9 a10", k.poll(s, 1), "live, and from history, without a gap")
+		require.Equal(k, "a4 a7 a9 a10 moved(a11)", k.poll(s, 1), "live, and from history, without a gap")
 		require.Equal(k, span("a", 1, 11), k.poll(all, 0))
-		require.Equal(k, "a9 a10", k.poll(k.openNoEcho("me", "a@EPOCH:7"), 0))
+		require.Equal(k, "a9 a10 moved(a11)", k.poll(k.openNoEcho("me", "a@EPOCH:7"), 0))
 		require.Equal(k, "a8 a11", k.poll(k.openNoEcho("you", "a@EPOCH:7"), 0))
 	})
 }
@@ -44,7 +44,7 @@ func TestAGapBeginsAtTheLastFrameSent(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 3}, Config{Queue: 1}, func(k *kit) {
 		s := k.openNoEcho("me", "a")
 		k.publishAs("you", "me", "me", "me")
-		require.Equal(k, "a1", k.poll(s, 0), "nothing is lost that it would get")
+		require.Equal(k, "a1 moved(a4)", k.poll(s, 0), "nothing is lost that it would get")
 		k.publishAs("me", "you", "you", "me", "me", "you")
 		require.Equal(k, "a6 gap(slow a6-7) a10", k.poll(s, 1))
 	})

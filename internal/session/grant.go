@@ -62,7 +62,11 @@ func (s *Session) forbidLocked(refuses func(name string) (detail string, refused
 	for topic, sub := range s.subs.all() {
 		if detail, refused := refuses(topic); refused {
 			s.forbidTopicLocked(sub, detail)
-			s.noticeLocked(sub.sentTo, wire.Position{Topic: topic, Epoch: sub.epoch, Offset: sub.last}, detail)
+			at := wire.Position{Topic: topic, Epoch: sub.epoch, Offset: sub.last}
+			if sub.sentTo.Epoch == at.Epoch {
+				at.Offset = max(at.Offset, sub.sentTo.Offset) // it may have moved
+			}
+			s.noticeLocked(sub.sentTo, at, detail)
 			ended++
 		}
 	}

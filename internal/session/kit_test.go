@@ -124,7 +124,10 @@ func (k *kit) tryPoll(s *Session, ack uint64, limit frame.Limit) (string, error)
 	}
 	defer func() { p.Done(time.Now()) }()
 	frames, err := p.Take(context.Background(), limit, patience)
-	return said(frames), err
+	if err != nil {
+		return "", err
+	}
+	return said(p.WithMoved(frames)), nil
 }
 
 // parked is a poll that waits in a goroutine.
@@ -168,12 +171,18 @@ func (p *parked) wantProblem(code wire.Code) wire.Problem {
 	return *problem
 }
 
-// said formats frames as "a1 gap(slow a2-5) b1".
+// said formats frames as "a1 gap(slow a2-5) b1 moved(a7 b3)".
 func said(frames []*frame.Frame) string {
 	words := make([]string, 0, len(frames))
 	for _, f := range frames {
 		at := f.Position()
-		if g := f.Gap(); g != nil {
+		if m := f.Moved(); m != nil {
+			var to []string
+			for _, p := range m.Positions {
+				to = append(to, fmt.Sprintf("%s%d", p.Topic, p.Offset))
+			}
+			words = append(words, "moved("+strings.Join(to, " ")+")")
+		} else if g := f.Gap(); g != nil {
 			words = append(words, fmt.Sprintf("gap(%s %s%d-%d)", g.Reason, g.Topic, g.After.Offset, at.Offset))
 		} else {
 			words = append(words, fmt.Sprintf("%s%d", at.Topic, at.Offset))

@@ -31,7 +31,7 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 		return
 	}
 	if s.noEcho {
-		defer sub.skipOwnLocked(frames[len(frames)-1].Position().Offset)
+		defer sub.skipOwnLocked(frames[len(frames)-1].Position().Offset, now)
 		if frames = withoutClient(frames, s.client); len(frames) == 0 {
 			return
 		}
@@ -73,10 +73,21 @@ func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now t
 	if n == 0 && len(frames) > 0 {
 		return 0
 	}
+	frames = frames[:n]
+	if !p.lasts {
+		frames = p.withMovedLocked(frames, now)
+	}
+	s.giveLocked(frames, now)
+	return n
+}
+
+// giveLocked gives frames to the parked poll's outlet.
+func (s *Session) giveLocked(frames []*frame.Frame, now time.Time) {
+	p := s.readers.parked
 	if p.acking == AcksLater {
 		p.notePatternsLocked()
 	}
-	switch p.outlet.HandOver(frames[:n]) {
+	switch p.outlet.HandOver(frames) {
 	case Parked:
 		s.timeOutAtLocked(now.Add(p.wait))
 	case Over:
@@ -89,7 +100,6 @@ func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now t
 	case Continues:
 		s.wakeParkedLocked()
 	}
-	return n
 }
 
 // largeMessage is the size of the smallest message that is encoded without the session's lock.
@@ -131,11 +141,14 @@ func withoutClient(frames []*frame.Frame, client string) []*frame.Frame {
 
 // skipOwnLocked skips the client's own messages up to offset, unless the subscription must
 // read the history first: that skips them, too.
-func (sub *subscription) skipOwnLocked(offset uint64) {
+func (sub *subscription) skipOwnLocked(offset uint64, now time.Time) {
 	if sub.dropped || sub.behind || sub.pace.waits() {
 		return
 	}
-	sub.cursor = offset
+	if offset > sub.cursor {
+		sub.cursor = offset
+		sub.session.noteMovedLocked(now)
+	}
 	sub.releaseTopicLocked()
 }
 

@@ -237,8 +237,8 @@ func TestOwnMessagesKeepNoTopic(t *testing.T) {
 			require.NoError(k, err)
 			synctest.Wait()
 		}
-		require.Equal(k, "job.11", k.poll(s, 0))
-		require.Empty(k, k.poll(s, 1))
+		require.Equal(k, "job.11 moved(job.12)", k.poll(s, 0))
+		require.Equal(k, "moved(job.12)", k.poll(s, 1))
 		time.Sleep(6 * time.Second)
 		k.broker.Sweep(time.Now())
 		require.Zero(k, s.subs.len())
@@ -427,7 +427,7 @@ func TestOwnMessagesAmongOthersKeepNoTopic(t *testing.T) {
 			}
 			close(g)
 			synctest.Wait()
-			require.Equal(k, "a.x2", k.poll(s, 0))
+			require.Equal(k, "a.x2 moved(a.x3)", k.poll(s, 0))
 			go func() { _, _ = k.tryPoll(s, 1, everything) }() // acks
 			held.Leave()
 			k.wantForgotten("a.x")

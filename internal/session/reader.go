@@ -35,6 +35,7 @@ type Reader struct {
 	arrived time.Duration // of its request, since session.opened
 	client  Client        // see Arrival
 	acking  Acking        // changes only in Begin
+	lasts   bool          // its answer is a stream, which gets moved positions while it lasts; likewise
 	why     *wire.Problem // why the poll must end; set before stop is closed
 	resent  int           // how many of session.window.unacked this poll has taken
 
@@ -114,6 +115,7 @@ func (p *Reader) begin(s *Session, ack uint64, acking Acking, a Arrival, now tim
 	if p.why != nil {
 		p.stop = nil // closed
 	}
+	p.lasts = acking != AcksNext
 	if !s.acks {
 		acking = Trusted
 	}

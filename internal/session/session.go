@@ -37,7 +37,7 @@ type Session struct {
 	number    uint64    // immutable; tells operators and Events the session without its id; 0: of one stateless poll
 	acks      bool      // immutable; false: what is written counts as acked
 	ephemeral bool      // immutable; for one stateless poll or connection, which ends it
-	noEcho    bool      // immutable; the client's own messages are not sent
+	noEcho    bool      // immutable; the client's own messages are not sent: see moved.go
 	client    string    // immutable; what the client calls itself; empty: nothing
 	opened    time.Time // immutable
 	peer      *Peer     // immutable; nil unless it is listed as a connection
@@ -56,7 +56,10 @@ type Session struct {
 	mu       sync.Mutex // guards the fields below; taken before a topic's lock
 	queue    queue      // what waits for a poll
 	counted  int32      // bytes of the session, queue, window and notices in the memory account
+	tellAt   uint32     // whole seconds after opened, when a stream gets moved positions; 0: they have not moved
 	told     bool       // Events know the session
+	away     bool       // a reader makes the client a member of some topic again; see Presence
+	grace    uint32     // shortest of the topics of which the client is a member, or shorter, in ms; 0: of none
 	subs     subscriptions
 	patterns map[string]*pattern // by name; nil: none
 	matched  *matched            // nil until the session has a pattern
@@ -64,8 +67,6 @@ type Session struct {
 	behind   []*subscription     // those that catch up, in turns
 	readers  readers             // who takes the frames
 	window   window              // what was sent and is not acked
-	away     bool                // a reader makes the client a member of some topic again; see Presence
-	grace    uint32              // shortest of the topics of which the client is a member, or shorter, in ms; 0: of none
 	ended    *wire.Problem       // why the session ended; nil while it lives
 	active   time.Duration       // after opened; when it was opened, or a poll last began or ended
 }
@@ -135,12 +136,13 @@ func (s *Session) unsubscribeLocked() {
 	s.subs, s.patterns, s.matched = subscriptions{}, nil, nil
 }
 
-// visit times out the parked poll if it is due, ends the poll of an expired grant, and tells
-// Presence that the client is away. It returns when the session must be visited again, whether it
-// had no poll for the inactivity timeout, and whether it should followMore.
+// visit tells a stream its moved positions, times out the parked poll if it is due, ends the poll of
+// an expired grant, and tells Presence that the client is away. It returns when the session must be
+// visited again, whether it had no poll for the inactivity timeout, and whether it should followMore.
 func (s *Session) visit(now time.Time) (next time.Time, idle, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.tellMovedLocked(now)
 	if s.readers.parked != nil && s.readers.due <= now.Sub(s.opened) {
 		s.handOverLocked(nil, nil, now)
 	}
@@ -153,6 +155,9 @@ func (s *Session) visit(now time.Time) (next time.Time, idle, more bool) {
 		next = s.opened.Add(s.active + s.registry.cfg.Load().InactivityTimeout)
 		idle = !next.After(now)
 		s.departLocked(now)
+	}
+	if at := s.tellTimeLocked(); s.tellAt > tellNow && at.Before(next) {
+		next = at
 	}
 	switch g := s.grant.Load(); {
 	case !g.HasExpired(now):

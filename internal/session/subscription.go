@@ -31,7 +31,7 @@ type subscription struct {
 	present bool           // makes the client a member of the topic; see presence
 	pace    *pace          // how often it reads; nil: for every message
 
-	sentTo  wire.Position // of the newest frame sent, or where it began
+	sentTo  wire.Position // of the newest frame sent, or where it began; or where it has moved, if the client was told
 	ackedTo wire.Position // of the newest frame acked, or where it began
 }
 
@@ -152,14 +152,14 @@ func (s *Session) sortedLocked() []*subscription {
 }
 
 // ackedPositionsLocked returns the positions from which a client continues in another
-// session: those of the patterns, then the acked ones of the topics.
+// session: those of the patterns, then those of the topics up to which all is acked.
 func (s *Session) ackedPositionsLocked() []wire.Position {
 	positions := make([]wire.Position, 0, len(s.patterns)+s.subs.len())
 	for _, name := range slices.Sorted(maps.Keys(s.patterns)) {
 		positions = append(positions, s.patterns[name].positionLocked())
 	}
 	for _, sub := range s.sortedLocked() {
-		positions = append(positions, sub.ackedTo)
+		positions = append(positions, sub.reachedLocked())
 	}
 	return positions
 }

@@ -132,6 +132,11 @@ func (p *Reader) collectLocked(ctx context.Context, e queued, limit frame.Limit,
 		c.announce(true)
 		c.frames = append(slices.Clip(c.frames[n:]), c.frames[:n]...)
 	}
+	if p.lasts && s.tellAt == tellNow {
+		if f := p.movedLocked(false, now); f != nil {
+			c.frames = append(c.frames, f)
+		}
+	}
 	s.countLocked()
 	p.frames = c.frames
 	if p.acking == AcksLater {
@@ -284,5 +289,8 @@ func (c *collector) read(sub *subscription, n int) {
 		c.poll.noteSentLocked(sub, f)
 	}
 	c.frames = append(c.frames, frames...)
+	if sub.session.noEcho && sub.cursor > sub.last {
+		sub.session.noteMovedLocked(c.now)
+	}
 	sub.releaseTopicLocked()
 }

@@ -225,11 +225,21 @@ func (a *Answer) answer(frames []*frame.Frame, err error) (session.State, error)
 	var outcome string
 	if err != nil {
 		outcome = outcomeOf(err)
-	} else if outcome, err = a.deliver(frames, a.poll.Fresh()); err == nil && a.more {
-		return session.Continues, nil
+	} else {
+		if a.isWhole(frames) {
+			frames = a.poll.WithMoved(frames)
+		}
+		if outcome, err = a.deliver(frames, a.poll.Fresh()); err == nil && a.more {
+			return session.Continues, nil
+		}
 	}
 	a.done(outcome)
 	return session.Over, err
+}
+
+// isWhole reports whether an answer with these frames has no other part.
+func (a *Answer) isWhole(frames []*frame.Frame) bool {
+	return a.mode == Single || a.mode == Batch || a.mode == Multiple && !a.begun && a.hello == nil && len(frames) == 0
 }
 
 // deliver writes frames and counts them. If the poll waited for them, it measures the latency
@@ -237,22 +247,23 @@ func (a *Answer) answer(frames []*frame.Frame, err error) (session.State, error)
 // none does.
 func (a *Answer) deliver(frames []*frame.Frame, waited bool) (outcome string, err error) {
 	n, err := a.write(frames)
+	counted := frame.Counted(frames)
 	a.more = a.mode == Stream
 	if a.mode == Multiple {
 		a.limit.Bytes -= n
-		a.more = a.begun && len(frames) > 0 && a.limit.Bytes > 0 && time.Since(a.server.made) < a.until
+		a.more = a.begun && counted > 0 && a.limit.Bytes > 0 && time.Since(a.server.made) < a.until
 	}
 	switch {
 	case err != nil:
 		return outcomeOf(err), err
-	case len(frames) > 0:
-		a.meter.Frames.Add(float64(len(frames)))
+	case counted > 0:
+		a.meter.Frames.Add(float64(counted))
 		a.meter.Bytes.Add(float64(n))
-		a.meter.FramesPerAnswer.Observe(float64(len(frames)))
+		a.meter.FramesPerAnswer.Observe(float64(counted))
 	case !a.begun:
 		return outcomeEmpty, nil
 	}
-	if waited && len(frames) > 0 && frames[0].Gap() == nil {
+	if waited && counted > 0 && frames[0].Gap() == nil {
 		accepted := frames[0].Accepted
 		if rand.Uint32()%latencySample == 0 {
 			a.meter.PublishToWrite.Observe(time.Since(accepted).Seconds())
@@ -288,7 +299,7 @@ func (a *Answer) write(frames []*frame.Frame) (int, error) {
 	if hello := a.hello; hello != nil {
 		a.hello = nil
 		if a.mode == Single || a.mode == Batch { // no other part follows; some clients cannot see a cut
-			hello.Frames = new(len(frames))
+			hello.Frames = new(frame.Counted(frames))
 		}
 		lead = a.events.edge(a.format, wire.Content{Hello: hello})
 	}
@@ -297,11 +308,10 @@ func (a *Answer) write(frames []*frame.Frame) (int, error) {
 		lead = a.events.heartbeat(a.format)
 	case a.begun && len(frames) == 0:
 		return 0, nil // no other part
-	case a.mode == Multiple && len(lead)+len(frames) > 0:
-		if !a.begun { // the first part goes at once, and the answer stays open
-			a.begun = true
-			a.until = time.Since(a.server.made) + a.server.config().MultipleTime
-		}
+	case a.begun:
+	case a.mode == Multiple && len(lead)+frame.Counted(frames) > 0: // the first part goes at once, and the answer stays open
+		a.begun = true
+		a.until = time.Since(a.server.made) + a.server.config().MultipleTime
 	case a.mode != Stream:
 		return a.to.Whole(lead, frames)
 	}
@@ -362,8 +372,13 @@ func (a *Answer) IsParked() bool { return a.poll.IsParked() }
 // Abandon ends a poll that is not over because the client left.
 func (a *Answer) Abandon() { a.done(outcomeGone) }
 
-// done ends a poll that is not over.
+// done ends a poll that is not over. Moved positions are the last part of an answer in parts.
 func (a *Answer) done(outcome string) {
+	if (a.begun || a.mode == Stream) && a.hello == nil && outcome != outcomeGone {
+		if moved := a.poll.WithMoved(nil); moved != nil {
+			_, _ = a.events.send(a.to, nil, moved) // if this fails, the client has left
+		}
+	}
 	a.poll.Done(time.Now())
 	a.polled(outcome)
 }

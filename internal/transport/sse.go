@@ -136,13 +136,23 @@ func (e *Events) send(to Sink, lead []byte, frames []*frame.Frame) (int, error) 
 	return len(events) - len(lead), err
 }
 
-// move makes at the id of the next frame, f. A topic that the client has nothing of, and whose gap
-// says that nothing follows, is not in the ids: it would only fill them.
+// move makes at the id of the next frame, f.
 func (e *Events) move(f *frame.Frame) {
-	p := f.Position()
+	if m := f.Moved(); m != nil {
+		for _, p := range m.Positions {
+			e.moveTo(p, f)
+		}
+		return
+	}
 	if e.refer() {
 		e.at.Count++
 	}
+	e.moveTo(f.Position(), f)
+}
+
+// moveTo moves the position of a topic in at. A topic that the client has nothing of, and whose gap
+// says that nothing follows, is not in the ids: it would only fill them.
+func (e *Events) moveTo(p wire.Position, f *frame.Frame) {
 	i := slices.IndexFunc(e.at.Positions, func(had wire.Position) bool { return had.Topic == p.Topic })
 	switch {
 	case i >= 0:

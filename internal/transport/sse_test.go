@@ -53,6 +53,29 @@ func TestAnOwnIDHasThePositionsOfAllTopics(t *testing.T) {
 	}
 }
 
+// Moved positions change the id, but not its count.
+func TestMovedPositionsAreInTheID(t *testing.T) {
+	at := func(topic string, offset uint64) wire.Position {
+		return wire.Position{Topic: topic, Epoch: "k3", Offset: offset}
+	}
+	moved := []*frame.Frame{frame.NewMoved([]wire.Position{at("a", 12), at("b", 5)})}
+	var to sink
+	several := EventsOf([]wire.Position{at("a", 9), at("b", 2), at("c", 1)})
+	_, err := several.send(&to, nil, moved)
+	require.NoError(t, err)
+	require.Equal(t, "event: moved\ndata: "+`{"moved":{"positions":["a@k3:12","b@k3:5"]}}`+"\nid: a@k3:12,b@k3:5,c@k3:1\n\n", string(to.lead))
+
+	refers := &Events{at: EventID{Session: "s", Count: 7, Positions: []wire.Position{at("a", 9)}}, hasPositions: true}
+	_, err = refers.send(&to, nil, moved)
+	require.NoError(t, err)
+	require.Contains(t, string(to.lead), "\nid: ~s:7,a@k3:12,b@k3:5\n\n")
+
+	one := EventsOf([]wire.Position{at("a", 9)})
+	_, err = one.send(&to, nil, []*frame.Frame{frame.NewMoved([]wire.Position{at("a", 12)})})
+	require.NoError(t, err)
+	require.Equal(t, "a@k3:12", string(one.at.Append(nil)))
+}
+
 func TestAnEventOfOneTopicIsShared(t *testing.T) {
 	e := EventsOf([]wire.Position{{Topic: "a", Epoch: "k3", Offset: 9}})
 	var to sink

@@ -153,6 +153,27 @@ func maxRate(s *scene) {
 	}
 }
 
+// Own messages move the position of a subscriber, which learns of it even if it gets no frame. So
+// their eviction is no gap.
+func ownMessagesMove(s *scene) {
+	say := func(client string) {
+		s.publish(wire.PublishItem{Topic: "a", Data: json.RawMessage("1"), Client: &client})
+	}
+	sub := s.open(Opening{Topics: []wire.Start{now("a"), now("b")}, Client: "me"})
+	say("you")
+	s.wants(sub, "a1")
+	got := s.waits(sub, 1)
+	for range 5 { // more than the history holds
+		say("me")
+	}
+	s.pass(30 * time.Second) // longer than a poll
+	s.say("b", 1)
+	require.Equal(s, "b1", <-got)
+	sub.Return(0)
+	say("you")
+	s.wants(sub, "a7")
+}
+
 // A subscriber gets none of its own messages: not live, not from history, not after a lost
 // connection.
 func ownMessages(s *scene) {

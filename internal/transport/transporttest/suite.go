@@ -124,6 +124,7 @@ func stories() map[string]story {
 		"slow is disconnected":      {bounds: slowBounds(broker.Disconnect), tell: slowIsDisconnected},
 		"max rate":                  {tell: maxRate, clock: true},
 		"own messages":              {tell: ownMessages},
+		"own messages move":         {bounds: Bounds{HistoryMessages: 3}, tell: ownMessagesMove, clock: true},
 		"change while waiting":      {tell: changeWhileWaiting},
 		"pattern added":             {tell: patternAdded},
 		"more topics than fit":      {bounds: Bounds{PatternBytes: 2 * broker.BytesOf("p.1")}, tell: moreTopicsThanFit},

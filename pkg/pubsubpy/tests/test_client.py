@@ -571,6 +571,25 @@ async def test_own_messages_move_the_position(daemon: RunDaemon) -> None:
         assert data_of(await take(client.subscribe(["a", "b"], start=positions), 1)) == ["next"]
 
 
+async def test_positions_move_past_messages_that_the_server_leaves_out(daemon: RunDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with daemon("--history-messages=10", "--poll-timeout=200ms") as server, Client(server.url, transports=["poll"]) as client:
+        call = client._server.call
+
+        async def without_own(method: str, path: str, *args: Any, **request: Any) -> Any:
+            if path == "/v1/sessions":
+                request["json"] |= {"client": "me", "echo": False}
+            return await call(method, path, *args, **request)
+
+        monkeypatch.setattr(client._server, "call", without_own)
+        async with client.subscribe(["a", "b"]) as subscription:
+            for n in range(30):
+                last = await call("POST", "/v1/topics/a/messages", params={"client": "me"}, json=n)
+            await until(lambda: last["position"] in subscription.positions)
+            positions = subscription.positions
+        await client.publish("b", "next")
+        assert data_of(await take(client.subscribe(["a", "b"], start=positions), 1)) == ["next"]
+
+
 async def test_a_position_moves_behind_an_item_that_waits(daemon: RunDaemon) -> None:
     async with daemon() as server, Client(server.url) as client, client.subscribe("a", start="a@k3:4") as subscription:
         subscription._task.cancel()
