@@ -35,7 +35,7 @@ def code_lines(source: str) -> int:
 def test_the_package_is_small_and_typed() -> None:
     folder = Path(pubsubpy.__file__).parent
     assert (folder / "py.typed").exists()
-    assert sum(code_lines(file.read_text()) for file in folder.glob("*.py")) <= 979
+    assert sum(code_lines(file.read_text()) for file in folder.glob("*.py")) <= 993
 
 
 def test_all_names_have_a_docstring() -> None:

@@ -404,8 +404,9 @@ class Subscription(Generic[ItemT]):
         if frame and not self._proven:
             self._prove()
         if isinstance(frame, Moved):
-            for position in frame.positions:
-                self._move(position)
+            for at in frame.positions:
+                if self._is_new(Message(at, 0, None)) and self._came.get(at.topic, at).epoch == at.epoch:
+                    self._pass(at)
         if not isinstance(frame, (Message, Gap)):
             return
         if len(self._queue) >= self._length or self._bytes >= QUEUE_BYTES:
@@ -419,8 +420,8 @@ class Subscription(Generic[ItemT]):
             del self._came[frame.topic]
         if not (self._own and isinstance(frame, Message) and (frame.id or "").startswith(self._own)):
             self._put(frame, size)
-        elif frame.topic not in self._waiting:
-            self._positions[frame.topic] = frame.position
+        else:
+            self._pass(frame.position)
         # The pattern of a topic stays, and the position with it: the topic may be permitted again.
         if isinstance(frame, Gap) and frame.reason == "forbidden" and frame.topic in self._names:
             self._forbid(frame.topic)
@@ -429,14 +430,11 @@ class Subscription(Generic[ItemT]):
         if self._patterned and len(self._came) > self._crowd:
             raise Problem("crowded", "the server may have forgotten some topics")
 
-    def _move(self, position: Position) -> None:
-        """Moves the position of a topic past messages of the caller that the server has left out."""
-        topic, came = position.topic, self._came.get(position.topic)
-        if not (self._patterned or topic in self._names) or (came and (came.epoch != position.epoch or position.offset <= came.offset)):
-            return
-        self._came[topic], self._useful = position, True
-        if topic not in self._waiting:
-            self._positions[topic] = position
+    def _pass(self, position: Position) -> None:
+        """Notes a position that is reached by messages of the caller, which are left out."""
+        self._came[position.topic], self._useful = position, True
+        if position.topic not in self._waiting:
+            self._positions[position.topic] = position
 
     def _put(self, item: Item, size: int) -> None:
         self._queue.append((item, size))

@@ -158,11 +158,9 @@ def decode(line: str | bytes) -> Frame:
     """Reads a line of NDJSON. Raises Problem malformed."""
     try:
         frame = json.loads(line) if line.strip() else {}
-        kind, *others = {"position", "gap", "moved", "hello", "end", "reply", "done"} & frame.keys() or [""]
-        if others:
-            raise ValueError("the frame is of two kinds")
-        if not kind:
+        if not (kinds := {"position", "gap", "moved", "hello", "end", "reply", "done"} & frame.keys()):
             return None
+        (kind,) = kinds
         if kind == "position":
             return _message(frame)
         inner = frame[kind]
