@@ -10,9 +10,8 @@ import (
 )
 
 // A session with echo=false leaves out the client's own messages. A client that does not know that
-// its position has moved past them would later resume before them, and get a gap when the history
-// has evicted them, although it misses nothing. So it gets moved positions: a frame that acks do not
-// count.
+// its position has moved past them resumes before them. If the history has evicted them, it gets a
+// gap, although it misses nothing. So it gets moved positions: a frame that acks do not count.
 //
 // An answer that ends has them last. A stream gets them one to two seconds after the first message
 // that was left out since the last moved frame. An idle answer repeats those of every topic that

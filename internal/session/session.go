@@ -136,9 +136,10 @@ func (s *Session) unsubscribeLocked() {
 	s.subs, s.patterns, s.matched = subscriptions{}, nil, nil
 }
 
-// visit tells a stream its moved positions, times out the parked poll if it is due, ends the poll of
-// an expired grant, and tells Presence that the client is away. It returns when the session must be
-// visited again, whether it had no poll for the inactivity timeout, and whether it should followMore.
+// visit does what is due: it tells a stream its moved positions, times out the parked poll, and ends
+// the poll of an expired grant. It also tells Presence that the client is away. It returns when the
+// session must be visited again, whether it had no poll for the inactivity timeout, and whether it
+// should followMore.
 func (s *Session) visit(now time.Time) (next time.Time, idle, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
