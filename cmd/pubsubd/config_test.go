@@ -43,7 +43,7 @@ func TestConfigPrintsAFile(t *testing.T) {
 }
 
 func TestConfigDocIsSettingsMD(t *testing.T) {
-	want, err := os.ReadFile("../../internal/config/SETTINGS.md")
+	want, err := os.ReadFile("../../deploy/SETTINGS.md")
 	require.NoError(t, err)
 	require.Equal(t, string(want), run(t, nil, "config", "doc").stdout)
 }

@@ -51,7 +51,7 @@ func TestDefaultsReadBack(t *testing.T) {
 	require.Equal(t, Default(), c)
 }
 
-func TestSettingsDocument(t *testing.T) { golden(t, "SETTINGS.md", Document()) }
+func TestSettingsDocument(t *testing.T) { golden(t, "../../deploy/SETTINGS.md", Document()) }
 
 func TestFlagHelpShowsDefaults(t *testing.T) {
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)

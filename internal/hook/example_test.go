@@ -55,7 +55,7 @@ func hook(verifier *webhooks.Webhook) http.HandlerFunc {
 func TestTheExampleOfTheDocument(t *testing.T) {
 	source, err := os.ReadFile("example_test.go")
 	require.NoError(t, err)
-	document, err := os.ReadFile("HOOKS.md")
+	document, err := os.ReadFile("../../deploy/HOOKS.md")
 	require.NoError(t, err)
 	example := strings.TrimSpace(strings.Split(string(source), "// ---8<---\n")[1])
 	require.Contains(t, string(document), example)

@@ -27,6 +27,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/openapi"
 )
 
 // document returns the OpenAPI document of the public listener, with the paths and schemas of that
@@ -39,11 +40,11 @@ func document(t *testing.T) *openapi3.T {
 }
 
 var loaded = sync.OnceValues(func() (*openapi3.T, error) {
-	both, err := openapi3.NewLoader().LoadFromData(openAPI)
+	both, err := openapi3.NewLoader().LoadFromData(openapi.Public)
 	if err != nil {
 		return nil, err
 	}
-	admin, err := openapi3.NewLoader().LoadFromData(adminOpenAPI)
+	admin, err := openapi3.NewLoader().LoadFromData(openapi.Admin)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +56,7 @@ var loaded = sync.OnceValues(func() (*openapi3.T, error) {
 })
 
 func TestTheOpenAPIDocumentsAreValid(t *testing.T) {
-	for name, text := range map[string][]byte{"openapi.yaml": openAPI, "openapi-admin.yaml": adminOpenAPI} {
+	for name, text := range map[string][]byte{"openapi.yaml": openapi.Public, "openapi-admin.yaml": openapi.Admin} {
 		doc, err := openapi3.NewLoader().LoadFromData(text)
 		require.NoError(t, err, name)
 		require.Equal(t, "3.1.0", doc.OpenAPI, name)
@@ -79,8 +80,8 @@ func TestTheOpenAPIDocumentsHaveTheSameComponents(t *testing.T) {
 		require.NoError(t, yaml.Unmarshal(text, &doc))
 		return doc.Components
 	}
-	public, same := read(openAPI), 0
-	for kind, of := range read(adminOpenAPI) {
+	public, same := read(openapi.Public), 0
+	for kind, of := range read(openapi.Admin) {
 		for name, component := range of {
 			if other, ok := public[kind][name]; ok {
 				require.Equal(t, other, component, "%s of openapi-admin.yaml", name)

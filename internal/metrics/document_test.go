@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "rewrite golden files")
 const documentHead = `# Metrics
 
 The admin listener serves these metrics at ` + "`/metrics`" + `, with those of the Go runtime and the process (` + "`go_…`, `process_…`" + `).
-[PROTOCOL.md](../../pkg/wire/PROTOCOL.md) explains the reasons of gaps and the codes. [deploy](../../deploy/README.md#observe) says which
+[PROTOCOL.md](../pkg/wire/PROTOCOL.md) explains the reasons of gaps and the codes. [deploy](README.md#observe) says which
 metrics to watch first, and has alerts and a dashboard.
 
 | metric | type | labels | meaning |
@@ -37,9 +37,9 @@ func TestMetricsDocument(t *testing.T) {
 	got, told := document(t, m)
 	require.Equal(t, described(m), told, "give every metric a sample here")
 	if *update {
-		require.NoError(t, os.WriteFile("METRICS.md", []byte(got), 0o644))
+		require.NoError(t, os.WriteFile("../../deploy/METRICS.md", []byte(got), 0o644))
 	}
-	want, err := os.ReadFile("METRICS.md")
+	want, err := os.ReadFile("../../deploy/METRICS.md")
 	require.NoError(t, err)
 	require.Equal(t, string(want), got, "METRICS.md is out of date: run go test ./internal/metrics -update")
 }
