@@ -114,6 +114,30 @@ func TestTheOpenAPIDocumentHasEveryRouteAndNoOther(t *testing.T) {
 	requireSame(t, documented, served)
 }
 
+// The index of endpoints in PROTOCOL.md has every route for clients. HEAD is where GET is.
+func TestTheProtocolListsEveryEndpoint(t *testing.T) {
+	text, err := os.ReadFile("../../pkg/wire/PROTOCOL.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "\n| method | path | what it does | section |\n|---|---|---|---|\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	var listed, documented []string
+	for row := range strings.Lines(table) {
+		cells := strings.Split(row, "|")
+		for method := range strings.SplitSeq(cells[1], ",") {
+			for path := range strings.SplitSeq(cells[2], ",") {
+				listed = append(listed, strings.TrimSpace(method)+" "+strings.Trim(path, " `"))
+			}
+		}
+	}
+	for at := range operations(document(t)) {
+		if strings.Contains(at, " /v1/") && !strings.HasPrefix(at, "HEAD ") {
+			documented = append(documented, at)
+		}
+	}
+	requireSame(t, listed, documented)
+}
+
 // requireSame requires that the document and the code have the same names. The failure
 // says which of the two lacks a name.
 func requireSame[S ~string](t *testing.T, documented, there []S) {

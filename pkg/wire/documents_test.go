@@ -94,3 +94,22 @@ func TestProtocolShowsTheBytesOfCBOR(t *testing.T) {
 		require.Equal(t, bare(row[1]), hex.EncodeToString(cbor.AppendFromJSON(nil, []byte(text))), text)
 	}
 }
+
+// The table of contents of each document has every heading, and in the same order.
+func TestTheTablesOfContentsAreComplete(t *testing.T) {
+	for _, document := range []string{"PROTOCOL.md"} {
+		text, err := os.ReadFile(document)
+		require.NoError(t, err)
+		_, contents, _ := strings.Cut(string(text), "\n\n- [")
+		contents, rest, found := strings.Cut("["+contents, "\n\n")
+		require.True(t, found, document)
+		var listed, there []string
+		for _, link := range regexp.MustCompile(`\]\(#([a-z-]+)\)`).FindAllStringSubmatch(contents, -1) {
+			listed = append(listed, link[1])
+		}
+		for _, heading := range regexp.MustCompile(`(?m)^###? (.*)$`).FindAllStringSubmatch(rest, -1) {
+			there = append(there, strings.ReplaceAll(strings.ToLower(heading[1]), " ", "-"))
+		}
+		require.Equal(t, there, listed, document)
+	}
+}
