@@ -65,7 +65,7 @@ func TestWhatIsNamedExists(t *testing.T) {
 			require.DirExists(t, path.Join("..", room))
 		}
 	}
-	for _, document := range []string{"README.md", "CONTRIBUTING.md", "loadtest/README.md", "deploy/README.md", "pkg/README.md", "pkg/BUILDING.md", "pkg/COMPARED.md", "pkg/wire/PROTOCOL.md"} {
+	for _, document := range []string{"README.md", "CONTRIBUTING.md", "loadtest/README.md", "deploy/README.md", "pkg/README.md", "pkg/BUILDING.md", "pkg/COMPARED.md", "pkg/wire/PROTOCOL.md", "pkg/wire/CLIENTS.md"} {
 		text := read(t, document)
 		for _, file := range goFiles.FindAllString(text, -1) {
 			require.FileExists(t, path.Join("..", file), "%s names it", document)

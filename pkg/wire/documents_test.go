@@ -97,7 +97,7 @@ func TestProtocolShowsTheBytesOfCBOR(t *testing.T) {
 
 // The table of contents of each document has every heading, and in the same order.
 func TestTheTablesOfContentsAreComplete(t *testing.T) {
-	for _, document := range []string{"PROTOCOL.md"} {
+	for _, document := range []string{"PROTOCOL.md", "CLIENTS.md"} {
 		text, err := os.ReadFile(document)
 		require.NoError(t, err)
 		_, contents, _ := strings.Cut(string(text), "\n\n- [")
