@@ -167,7 +167,7 @@ func TestInvalidRequestsHaveAProblem(t *testing.T) {
 			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":["a"],"client":"a b"}`, `' '`, "another client"},
 			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[{"topic":"a","max_rate":"fast"}]}`, "such as 5/s", "PROTOCOL.md"},
 			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[{"topic":"a","rate":"5/s"}]}`, `unknown field "rate"`, "PROTOCOL.md"},
-			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[7]}`, "neither a start", "PROTOCOL.md"},
+			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[7]}`, "neither a text such as", "PROTOCOL.md"},
 			{wire.CodeInvalidTopic, "/v1/sessions", `{"topics":["a.>.b"]}`, "must be last", "topic@oldest"},
 			{wire.CodeInvalidRequest, "/v1/poll?topic=a&echo=false", "", "needs client", "add client"},
 			{wire.CodeInvalidRequest, "/v1/poll?topic=a&echo=no", "", "must be true or false", "true or false"},

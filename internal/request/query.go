@@ -40,8 +40,8 @@ func decodeTopics(object []byte, v any, most, quick int) error {
 	return decode(object, v)
 }
 
-var errMembers = problem.New(wire.CodeInvalidRequest, "send each member once; see PROTOCOL.md for the members",
-	"a request must have at most %d members", cbor.MaxMembers)
+var errMembers = problem.New(wire.CodeInvalidRequest, "send each field once; see PROTOCOL.md for the fields",
+	"a request must have at most %d fields", cbor.MaxMembers)
 
 // depthOfCommas returns 1 if a JSON object has as many commas between its members as given.
 // It returns 2 if the lists in the object have as many commas between their elements as
@@ -94,14 +94,14 @@ func decode(body []byte, v any) error {
 func unreadable(err error) *wire.Problem {
 	var fault interface{ Code() wire.Code } // of a topic, a position, a start, a rate or a payload
 	if !errors.As(err, &fault) {
-		return problem.New(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %v", err)
+		return problem.New(wire.CodeInvalidRequest, "see PROTOCOL.md for the fields", "the body cannot be read: %v", err)
 	}
 	remedy := "write topic, topic@oldest, topic@newest-50 or topic@epoch:offset"
 	switch fault.Code() {
 	case wire.CodeInvalidRequest:
 		remedy = "see PROTOCOL.md for the form of a subscription"
 	case wire.CodeInvalidBody:
-		remedy = "send each member once"
+		remedy = "send each field once"
 	}
 	return problem.New(fault.Code(), remedy, "%v", err)
 }

@@ -133,7 +133,7 @@ func (s *Start) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		if err != nil {
 			return err
 		}
-		return faultf(CodeInvalidRequest, `%s is neither a start nor an object {"topic":"prices.acme","max_rate":"5/s"}`, Quote(text))
+		return faultf(CodeInvalidRequest, `%s is neither a text such as prices.acme@oldest nor an object {"topic":"prices.acme","max_rate":"5/s"}`, Quote(text))
 	}
 	start, err := ParseStart(p.Topic)
 	if err == nil && p.MaxRate != nil {

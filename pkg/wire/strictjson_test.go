@@ -75,7 +75,7 @@ func TestWhatIsNotReadStrictly(t *testing.T) {
 		`{"topics":[{"topic":"a","max_rate":null}]}`:      `"topics.0.max_rate" must not be null`,
 		`{"topics":[{"Topic":"a"}]}`:                      `unknown field "Topic"`,
 		`{"topics":[{"topic":"a","topic":"b"}]}`:          `an object has the member "topic" twice`,
-		`{"topics":[3]}`:                                  `"3" is neither a start nor an object`,
+		`{"topics":[3]}`:                                  `"3" is neither a text such as prices.acme@oldest nor an object`,
 		`{"topics":["a..b"]}`:                             `"a..b" has an empty segment`,
 		`{"topics":["a","\ud800"]}`:                       `"topics.1" must not have half of a surrogate pair`,
 		`{"topics":[{"topic":"\udfff"}]}`:                 `"topics.0.topic" must not have half of a surrogate pair`,
