@@ -84,6 +84,16 @@ func TestWhatIsNamedExists(t *testing.T) {
 	}
 }
 
+// There is one glossary, and the first lines of each page for people who build link to it.
+func TestPagesLinkToTheGlossary(t *testing.T) {
+	for _, document := range []string{"pkg/README.md", "pkg/BUILDING.md", "pkg/COMPARED.md", "pkg/wire/PROTOCOL.md", "pkg/wire/CLIENTS.md", "pkg/pubsub/README.md", "pkg/pubsubjs/README.md", "pkg/pubsubpy/README.md"} {
+		text := read(t, document)
+		require.Equal(t, document == "pkg/README.md", strings.Contains(text, "\n## Glossary\n"), document)
+		first := strings.Join(strings.SplitN(text, "\n", 9)[:8], "\n")
+		require.Regexp(t, `\]\((\.\./)?(README\.md)?#glossary\)`, first, document)
+	}
+}
+
 // What README installs exists: the command, and the file that it downloads.
 func TestWhatREADMEInstallsExists(t *testing.T) {
 	text := read(t, "README.md")
