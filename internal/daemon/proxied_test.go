@@ -104,7 +104,7 @@ var proxyKinds = []proxyKind{
 		around:    "EXAMPLE",
 		arguments: []string{"run", "--adapter", "caddyfile", "--config", "DIR/config"},
 		swaps: func(at, first address) []string {
-			return []string{"\n:80 {\n", "\n:" + port(at.public) + " {\n\tbind 127.0.0.1\n", "reverse_proxy 127.0.0.1:8080", "reverse_proxy " + first.public, "health_port 8081", "health_port " + port(first.admin)}
+			return []string{"\n{$SITE::80} {\n", "\n:" + port(at.public) + " {\n\tbind 127.0.0.1\n", "{$UPSTREAM:127.0.0.1:8080}", first.public, "health_port 8081", "health_port " + port(first.admin)}
 		},
 		second: func(second address) []string {
 			return []string{" {\n\t\t\t# Host is passed", " " + second.public + " {\n\t\t\t# Host is passed"}

@@ -174,7 +174,7 @@ const proxies = {
     args: (dir) => ["run", "--adapter", "caddyfile", "--config", `${dir}/config`],
     around: (text) => text,
     swaps: (port, daemon, origin) => [
-      ["\n:80 {\n", `\n:${port} {\n\tbind 127.0.0.1\n`], ["127.0.0.1:8080", `127.0.0.1:${daemon.port}`], ["health_port 8081", `health_port ${daemon.adminPort}`],
+      ["\n{$SITE::80} {\n", `\n:${port} {\n\tbind 127.0.0.1\n`], ["127.0.0.1:8080", `127.0.0.1:${daemon.port}`], ["health_port 8081", `health_port ${daemon.adminPort}`],
       ["# @listed {", "@listed {"], ["# \theader Origin https://app.example\n", `\theader Origin ${origin}\n`],
       ["\t\t\t# \theader Origin https://www.app.example\n\t\t\t# }\n\t\t\t# header", "\t\t\t}\n\t\t\theader"],
     ],
