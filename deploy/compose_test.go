@@ -1,9 +1,12 @@
 package deploy_test
 
 import (
+	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,4 +63,88 @@ func TestComposeRunsTheImageAsTheDockerfileSays(t *testing.T) {
 	cfg, err := load(t, environment)
 	require.NoError(t, err)
 	require.Equal(t, ":8080", cfg.Listen.Public)
+}
+
+// publicKey is a key that nobody uses.
+const publicKey = `-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=
+-----END PUBLIC KEY-----
+`
+
+// compose.tls.yaml adds to compose.yaml. Together they are settings that the daemon accepts, with
+// tokens and without insecure, and what Caddy needs fits the Caddyfile and the daemon.
+func TestComposeWithTLSFitsTheDaemonAndTheCaddyfile(t *testing.T) {
+	var base, tls struct {
+		Services struct {
+			Pubsubd struct {
+				Environment map[string]string
+				Volumes     []string
+			}
+			Caddy struct {
+				Image       string
+				Environment map[string]string
+				Ports       []string
+				Volumes     []string
+				Networks    map[string]struct {
+					Address string `yaml:"ipv4_address"`
+				}
+				Restart     string
+				CapDrop     []string `yaml:"cap_drop"`
+				CapAdd      []string `yaml:"cap_add"`
+				SecurityOpt []string `yaml:"security_opt"`
+				Ulimits     map[string]string
+			}
+		}
+		Networks map[string]struct {
+			Ipam struct{ Config []struct{ Subnet string } }
+		}
+		Volumes map[string]any
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, "compose.yaml")), &base))
+	require.NoError(t, yaml.UnmarshalWithOptions([]byte(read(t, "compose.tls.yaml")), &tls, yaml.Strict()))
+	d, caddy := tls.Services.Pubsubd, tls.Services.Caddy
+
+	variable := regexp.MustCompile(`\$\{SITE(?::\?[^}]+)?\}`)
+	environment := map[string]string{}
+	maps.Copy(environment, base.Services.Pubsubd.Environment)
+	maps.Copy(environment, d.Environment)
+	dir := t.TempDir() // stands for the folders of the container
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "token.pub"), []byte(publicKey), 0o600))
+	inHere := strings.NewReplacer("/etc/pubsubd", dir, "/var/lib/pubsubd", dir)
+	list := os.Environ()
+	for name, value := range environment {
+		list = append(list, name+"="+inHere.Replace(variable.ReplaceAllString(value, "push.example.com")))
+	}
+	cfg, err := load(t, list)
+	require.NoError(t, err)
+	require.False(t, cfg.Insecure)
+	require.True(t, cfg.Plaintext)
+	require.NoError(t, cfg.Validate())
+	require.Contains(t, cfg.WhoMay(), "token.pub")
+
+	name, public, found := strings.Cut(caddy.Environment["UPSTREAM"], ":")
+	require.True(t, found)
+	require.Equal(t, "pubsubd", name, "the name of the service")
+	require.Equal(t, cfg.Listen.Public, ":"+public)
+	require.Equal(t, []string{"push.example.com", name}, cfg.Hosts)
+	require.Equal(t, "${SITE}", caddy.Environment["SITE"])
+	caddyfile := read(t, "caddy/Caddyfile")
+	for name := range caddy.Environment {
+		require.Contains(t, caddyfile, "{$"+name+":")
+	}
+	require.Contains(t, caddyfile, "health_port "+strings.TrimPrefix(cfg.Listen.Admin, ":")+"\n")
+
+	address := netip.MustParseAddr(caddy.Networks["default"].Address)
+	require.Equal(t, address.String(), environment["PUBSUBD_TRUSTED_PROXIES"])
+	require.True(t, netip.MustParsePrefix(tls.Networks["default"].Ipam.Config[0].Subnet).Contains(address))
+
+	for _, mount := range slices.Concat(d.Volumes, caddy.Volumes) {
+		from, _, _ := strings.Cut(mount, ":")
+		if !strings.HasPrefix(from, "./") {
+			require.Contains(t, tls.Volumes, from)
+		} else if from != "./keys" { // the guide makes it
+			require.FileExists(t, from)
+		}
+	}
+	require.True(t, strings.HasPrefix(environment["PUBSUBD_AUTH_KEYS"], "/etc/pubsubd/"), d.Volumes)
 }
