@@ -487,8 +487,8 @@ func TestAProxyToleratesSilentPolls(t *testing.T) {
 	})
 }
 
-// The test above would notice a connection that is silent for too long: the proxy answers
-// with an error.
+// The test above would notice a connection that is silent for too long, because the proxy answers
+// with an error. The client loses nothing: its next poll with the same ack gets the message.
 func TestAProxyTimesOutSilentConnections(t *testing.T) {
 	t.Parallel()
 	behindEach(t, func(t *testing.T, kind proxyKind) {
@@ -497,6 +497,10 @@ func TestAProxyTimesOutSilentConnections(t *testing.T) {
 		session := p.open(`"b"`).Session
 		status, _ := p.get("/v1/sessions/" + session + "/poll?ack=0")
 		require.Contains(t, []int{http.StatusBadGateway, http.StatusGatewayTimeout}, status)
+		p.publish("b", "1")
+		status, body := p.get("/v1/sessions/" + session + "/poll?ack=0")
+		require.Equal(t, http.StatusOK, status, body)
+		wantData(t, body, "1")
 	})
 }
 
