@@ -65,7 +65,11 @@ func TestWhatIsNamedExists(t *testing.T) {
 			require.DirExists(t, path.Join("..", room))
 		}
 	}
-	for _, document := range []string{"README.md", "CONTRIBUTING.md", "loadtest/README.md", "deploy/README.md", "pkg/README.md", "pkg/BUILDING.md", "pkg/COMPARED.md", "pkg/wire/PROTOCOL.md", "pkg/wire/CLIENTS.md"} {
+	for _, document := range []string{
+		"README.md", "CONTRIBUTING.md", "SECURITY.md", "loadtest/README.md", "deploy/README.md", "deploy/HOOKS.md", "deploy/SETTINGS.md", "deploy/METRICS.md",
+		"pkg/README.md", "pkg/BUILDING.md", "pkg/COMPARED.md", "pkg/wire/PROTOCOL.md", "pkg/wire/CLIENTS.md",
+		"pkg/pubsub/README.md", "pkg/pubsubjs/README.md", "pkg/pubsubpy/README.md",
+	} {
 		text := read(t, document)
 		for _, file := range goFiles.FindAllString(text, -1) {
 			require.FileExists(t, path.Join("..", file), "%s names it", document)
@@ -114,6 +118,18 @@ func TestThePicturesOfREADMEAreAlike(t *testing.T) {
 	light, dark := read(t, "pkg/overview.svg"), read(t, "pkg/overview-dark.svg")
 	require.NotEqual(t, light, dark)
 	require.Equal(t, colours.ReplaceAllString(light, "#"), colours.ReplaceAllString(dark, "#"))
+}
+
+// A long page begins with a table of contents, which has every chapter.
+func TestLongPagesHaveATableOfContents(t *testing.T) {
+	for document, level := range map[string]string{"deploy/README.md": "##+", "deploy/HOOKS.md": "##", "SECURITY.md": "##"} {
+		text := read(t, document)
+		contents, _, found := strings.Cut(text, "\n## ")
+		require.True(t, found, document)
+		for _, heading := range regexp.MustCompile(`(?m)^`+level+` .*$`).FindAllString(text, -1) {
+			require.Contains(t, contents, "(#"+anchors(heading)[0]+")", "the table of contents of %s lacks %q", document, heading)
+		}
+	}
 }
 
 // anchors returns the anchors that a forge gives to the headings of a document.
