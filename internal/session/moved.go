@@ -68,7 +68,12 @@ func (s *Session) tellMovedLocked(now time.Time) {
 // that had no frame since, for an answer without another frame; they count as not told.
 func (p *Reader) movedLocked(idle bool, now time.Time) *frame.Frame {
 	s := p.session
-	if !s.noEcho || !idle && s.tellAt == 0 || p.resent < len(s.window.unacked) { // what was lost comes first
+	switch {
+	case !s.noEcho || !idle && s.tellAt == 0:
+		return nil
+	case s.readers.newest != p: // the poll that replaced it may have taken frames before them
+		return nil
+	case p.resent < len(s.window.unacked): // what was lost comes first
 		return nil
 	}
 	if !idle {

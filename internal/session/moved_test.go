@@ -258,3 +258,33 @@ func TestAForbiddenTopicEndsWhereItHasMoved(t *testing.T) {
 		require.Equal(k, "gap(forbidden a1-1)", k.poll(s, 1))
 	})
 }
+
+// A poll that was replaced tells no position: the newer poll has taken frames before it.
+func TestAReplacedPollTellsNoMovedPosition(t *testing.T) {
+	for _, acking := range []Acking{AcksNext, AcksDuring} {
+		story(t, few, Config{}, func(k *kit) {
+			s := k.openNoEcho("me", "a")
+			k.say("a", "you")
+			older := k.take(s, 0, acking, "a1")
+			k.say("a", "you")
+			k.say("a", "me")
+			newer := k.take(s, 1, acking, "a2")
+			require.Equal(k, "a1", said(older.WithMoved(older.Taken())))
+			require.Empty(k, older.WithMoved(nil))
+			older.Done(time.Now())
+			require.Equal(k, "a2 moved(a3)", said(newer.WithMoved(newer.Taken())))
+			newer.Done(time.Now())
+		})
+	}
+}
+
+// take begins a poll that takes the frames.
+func (k *kit) take(s *Session, ack uint64, acking Acking, want string) *Reader {
+	k.Helper()
+	p := &Reader{}
+	require.NoError(k, p.Begin(s, ack, acking, Arrival{}, time.Now()))
+	frames, err := p.Take(context.Background(), everything, patience)
+	require.NoError(k, err)
+	require.Equal(k, want, said(frames))
+	return p
+}
