@@ -288,3 +288,19 @@ func (k *kit) take(s *Session, ack uint64, acking Acking, want string) *Reader {
 	require.Equal(k, want, said(frames))
 	return p
 }
+
+// One offer has a message of another client and, after it, own ones. The answer ends with both.
+func TestAnAnswerHasThePositionOfItsOffer(t *testing.T) {
+	story(t, few, Config{}, func(k *kit) {
+		s := k.openNoEcho("me", "a")
+		l := &line{k: k, then: Over}
+		k.parkOn(l, s, false)
+		var frames []*frame.Frame
+		for i, client := range []string{"me", "you", "me", "me"} {
+			at := wire.Position{Topic: "a", Epoch: k.epoch, Offset: uint64(i) + 1}
+			frames = append(frames, frame.New(&wire.Message{Position: at, Client: client}, time.Now(), 0, nil))
+		}
+		s.subs.get("a").Offer(frames, time.Now())
+		l.wants("a2 moved(a4)")
+	})
+}

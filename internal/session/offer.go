@@ -30,8 +30,9 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	if len(frames) == 0 {
 		return
 	}
+	upTo := frames[len(frames)-1].Position().Offset
 	if s.noEcho {
-		defer sub.skipOwnLocked(frames[len(frames)-1].Position().Offset, now)
+		defer sub.skipOwnLocked(upTo, now)
 		if frames = withoutClient(frames, s.client); len(frames) == 0 {
 			return
 		}
@@ -46,7 +47,7 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	}
 	// Fast path: a poll is parked on its connection, and no other frames precede these.
 	if s.readers.parked != nil && !s.hasBacklogLocked() && (!large || s.readers.parked.outlet.Encoding() == encoding) {
-		frames = frames[s.handOverLocked(sub, frames, now):]
+		frames = frames[s.handOverLocked(sub, frames, upTo, now):]
 		if len(frames) == 0 || sub.dropped { // a stateless poll has its answer
 			return
 		}
@@ -60,8 +61,9 @@ func (s *Session) hasBacklogLocked() bool {
 }
 
 // handOverLocked hands the first frames to the parked poll's outlet, as many as one answer
-// takes, and returns how many. Without frames it continues or ends a poll that has timed out.
-func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now time.Time) (n int) {
+// takes, and returns how many. The client's own messages up to an offset may follow them. Without
+// frames it continues or ends a poll that has timed out.
+func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, upTo uint64, now time.Time) (n int) {
 	p := s.readers.parked
 	limit := p.withinWindowLocked(p.limit)
 	for n < len(frames) && !frames[n].Expired(now) && limit.Take(frames[n], n == 0) {
@@ -72,6 +74,9 @@ func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now t
 	}
 	if n == 0 && len(frames) > 0 {
 		return 0
+	}
+	if n > 0 && n == len(frames) && s.noEcho {
+		sub.skipOwnLocked(upTo, now) // before the answer ends
 	}
 	frames = frames[:n]
 	if !p.lasts {

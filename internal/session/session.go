@@ -145,7 +145,7 @@ func (s *Session) visit(now time.Time) (next time.Time, idle, more bool) {
 	defer s.mu.Unlock()
 	s.tellMovedLocked(now)
 	if s.readers.parked != nil && s.readers.due <= now.Sub(s.opened) {
-		s.handOverLocked(nil, nil, now)
+		s.handOverLocked(nil, nil, 0, now)
 	}
 	switch {
 	case s.readers.parked != nil:
