@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -207,7 +206,7 @@ func (p *Reader) Hello() []wire.Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended != nil {
-		return slices.Clone(s.ended.Positions)
+		return append([]wire.Position{}, s.ended.Positions...) // not nil: it would be null in JSON
 	}
 	return s.ackedPositionsLocked()
 }

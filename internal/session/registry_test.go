@@ -86,6 +86,13 @@ func TestAnEndedSessionHoldsNoTopic(t *testing.T) {
 		require.Zero(k, s.Subscriptions())
 		require.Equal(k, want, reader.Hello())
 		reader.Done(time.Now())
+
+		closed := k.open("a")
+		reader = k.begin(closed)
+		k.registry.End(closed)
+		hello := wire.Content{Hello: &wire.Hello{Positions: reader.Hello()}}
+		require.Contains(k, string(hello.AppendJSON(nil)), `"positions":[]`, "its client closed it")
+		reader.Done(time.Now())
 	})
 }
 
