@@ -122,7 +122,7 @@ func (p *Reader) WithMoved(frames []*frame.Frame) []*frame.Frame {
 // reachedLocked returns where a client with all acked frames continues.
 func (sub *subscription) reachedLocked() wire.Position {
 	at := sub.ackedTo
-	if sub.session.noEcho && !sub.behind && at.Epoch == sub.epoch && at.Offset >= sub.last {
+	if sub.session.noEcho && !sub.behind && at.Epoch == sub.epoch && at.Offset == sub.last {
 		at.Offset = max(at.Offset, sub.cursor)
 	}
 	return at

@@ -304,3 +304,20 @@ func TestAnAnswerHasThePositionOfItsOffer(t *testing.T) {
 		l.wants("a2 moved(a4)")
 	})
 }
+
+// The server does not know the position of a client, which is beyond all messages. Own messages that
+// move past it do not stand for the gap and the message that are not acked.
+func TestAnUnknownPositionIsNotReached(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		k.say("a", "you")
+		s := k.openNoEcho("me", "a@EPOCH:5")
+		require.Equal(k, "gap(restarted a5-0) a1", k.poll(s, 0))
+		for range 6 {
+			k.say("a", "me")
+		}
+		reader := k.begin(s)
+		require.Equal(k, []string{"a5"}, offsets(reader.Hello()), "from there both come again")
+		reader.Done(time.Now())
+		require.Equal(k, "moved(a7)", k.poll(s, 2))
+	})
+}
