@@ -67,7 +67,9 @@ func peekJSON(object []byte) (ref *uint64, publishes bool) {
 		Ref     onlyRef        `json:"ref"`
 		Publish jsontext.Value `json:"publish"`
 	}
-	_ = json.Unmarshal(object, &named, lenient) // decoding reports the error
+	if json.Unmarshal(object, &named, lenient) != nil { // decoding reports the error
+		named.Ref.ref = nil // perhaps the beginning of something else, as in 07
+	}
 	return named.Ref.ref, named.Publish != nil
 }
 

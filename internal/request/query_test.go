@@ -231,6 +231,13 @@ func TestARefThatCannotBeReadIsNone(t *testing.T) {
 			}
 		}
 	}
+	for _, text := range []string{`{"ref":07,"ping":true}`, `{"ref":7,"ping":tru`, `{"ref":7} {"ref":8}`} {
+		command, err := CommandOf([]byte(text), false, most, most)
+		require.Error(t, err, text)
+		require.Nil(t, command, text)
+		ref, _ := Peek([]byte(text), false)
+		require.Nil(t, ref, "%s, which is refused unread", text)
+	}
 	for _, text := range []string{`{"ref":7,"ref":8,"ping":true}`, `{"ref":7,"ref":7,"ping":true}`, `{"ref":7,"ref":"x","ping":true}`, `{"ref":"x","ref":7,"ping":true}`} {
 		command, err := CommandOf([]byte(text), false, most, most)
 		require.Error(t, err, text)
