@@ -24,7 +24,7 @@ type Source struct {
 	connections atomic.Int64
 	calls       atomic.Int64  // in flight or waiting
 	client      memory.Client // bytes that it holds
-	used        atomic.Int64  // when get last returned it, in Unix nanoseconds
+	used        atomic.Int64  // when get last returned it; see table.at
 	buckets     atomic.Pointer[buckets]
 	prompt      atomic.Pointer[rate.Limiter] // limits refusals without delay; nil: none yet
 }
@@ -58,7 +58,7 @@ func bucketIn(p *atomic.Pointer[rate.Limiter], r Rate) *rate.Limiter {
 
 // isIdle reports whether a new source would be the same.
 func (s *Source) isIdle(now time.Time) bool {
-	if s.connections.Load() > 0 || s.calls.Load() > 0 || s.client.Holds() || now.UnixNano()-s.used.Load() < int64(linger) {
+	if s.connections.Load() > 0 || s.calls.Load() > 0 || s.client.Holds() || s.table.at(now)-s.used.Load() < int64(linger) {
 		return false
 	}
 	if !isFull(s.prompt.Load(), now) {
@@ -98,7 +98,8 @@ type table struct {
 	byKey  map[key]*Source
 	others [sharedSources]Source
 	seed   maphash.Seed
-	swept  atomic.Int64 // when sweep last ran, in Unix nanoseconds
+	begun  time.Time    // immutable
+	swept  atomic.Int64 // when sweep last ran; see at
 }
 
 const sharedSources = 1024
@@ -106,7 +107,14 @@ const sharedSources = 1024
 // maxSources bounds a table: about 60 MB, with every rate limited.
 const maxSources = 100_000
 
-func (t *table) init() { t.byKey, t.seed = make(map[key]*Source), maphash.MakeSeed() }
+func (t *table) init() {
+	t.byKey, t.seed = make(map[key]*Source), maphash.MakeSeed()
+	t.begun = time.Now().Add(-linger) // the first sweep is due
+}
+
+// at returns when now is, in nanoseconds after begun. It does not depend on the wall clock: after that
+// was set back, no source would be idle for as long.
+func (t *table) at(now time.Time) int64 { return int64(now.Sub(t.begun)) }
 
 // shared returns the source of a key in a full table. Providers of IPv6 get allocations
 // of 32 bits.
@@ -128,7 +136,7 @@ func (t *table) get(k key, now time.Time) *Source {
 	t.mu.RLock()
 	s := t.byKey[k]
 	if s != nil {
-		s.used.Store(now.UnixNano())
+		s.used.Store(t.at(now))
 	}
 	t.mu.RUnlock()
 	if s != nil {
@@ -144,7 +152,7 @@ func (t *table) get(k key, now time.Time) *Source {
 		s = &Source{table: t, key: k}
 		t.byKey[k] = s
 	}
-	s.used.Store(now.UnixNano())
+	s.used.Store(t.at(now))
 	return s
 }
 
@@ -154,8 +162,8 @@ const removedAtOnce = 256
 // sweep removes idle sources, at most once in linger. A full table takes 40 ms to look at. So sweep
 // does that without the lock, for which connections and calls wait.
 func (t *table) sweep(now time.Time) {
-	last := t.swept.Load()
-	if now.UnixNano()-last < int64(linger) || !t.swept.CompareAndSwap(last, now.UnixNano()) {
+	last, at := t.swept.Load(), t.at(now)
+	if at-last < int64(linger) || !t.swept.CompareAndSwap(last, at) {
 		return
 	}
 	for idle := range slices.Chunk(t.idle(now), removedAtOnce) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -149,6 +150,22 @@ func TestASourceWithUnfinishedBytesIsNotForgotten(t *testing.T) {
 		l.Sweep(time.Now())
 		require.Zero(t, l.addresses.len())
 	})
+}
+
+// The wall clock may be set back. Sources are idle after the same time nevertheless.
+func TestAClockThatIsSetBackKeepsNoSource(t *testing.T) {
+	var table table
+	table.init()
+	now := time.Now()
+	later := now.Add(2 * linger)
+	*(*uint64)(unsafe.Pointer(&later)) -= 3600 << 30 // the seconds of the wall clock, and not of the monotonic one
+	require.Equal(t, 2*linger, later.Sub(now))
+	require.True(t, later.Round(0).Before(now.Round(0)))
+	table.get(key{principal: "ann"}, now)
+	table.sweep(now)
+	require.Equal(t, 1, table.len())
+	table.sweep(later)
+	require.Zero(t, table.len())
 }
 
 // Sweep looks at a full table for long. Meanwhile others use it.
