@@ -113,7 +113,9 @@ func readAtMost(w http.ResponseWriter, r *http.Request, most int) ([]byte, error
 	return body, nil
 }
 
-// sendsLater reports whether r's client can be answered before it sends the body: it waits for 100
-// (RFC 9110, section 10.1.1), or HTTP/2 lets it stop (RFC 9113, section 8.1). Any other client is
-// sending already. It may miss an answer that comes before the end.
-func sendsLater(r *http.Request) bool { return r.Header["Expect"] != nil || r.ProtoMajor > 1 }
+// sendsLater reports whether r's client can be answered before it sends the body: it waits for 100,
+// which does not exist in HTTP/1.0 (RFC 9110, section 10.1.1), or HTTP/2 lets it stop (RFC 9113,
+// section 8.1). Any other client is sending already. It may miss an answer that comes before the end.
+func sendsLater(r *http.Request) bool {
+	return r.ProtoMajor > 1 || r.Header["Expect"] != nil && r.ProtoAtLeast(1, 1)
+}

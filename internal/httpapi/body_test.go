@@ -131,6 +131,29 @@ func TestABodyThatIsTooLongIsNotAskedFor(t *testing.T) {
 	}
 }
 
+// A client of HTTP/1.0 does not wait for 100, whatever it expects (RFC 9110, section 10.1.1). It may
+// miss an answer that comes while it sends the body.
+func TestAClientOfHTTP10IsAnsweredAfterItsBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, lanetest.Settings{})
+		nc, err := k.Dial()
+		require.NoError(t, err)
+		answered := make(chan string, 1)
+		go func() {
+			line, _ := bufio.NewReader(nc).ReadString('\n')
+			answered <- line
+		}()
+		const bytes = 64<<10 + 1
+		fmt.Fprintf(nc, "POST /v1/topics/a/messages HTTP/1.0\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", bytes)
+		synctest.Wait()
+		require.Empty(t, answered)
+		_, err = io.WriteString(nc, strings.Repeat("x", bytes))
+		require.NoError(t, err)
+		require.Contains(t, <-answered, " 413 ")
+		nc.Close()
+	})
+}
+
 func TestAParkedPollHoldsNoBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, lanetest.Settings{})
