@@ -131,6 +131,27 @@ func TestABodyThatIsTooLongIsNotAskedFor(t *testing.T) {
 	}
 }
 
+// Any refusal comes before the body of a client that waits for 100.
+func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, lanetest.Settings{})
+		for request, want := range map[string]string{
+			"POST /v1/topics/%61/messages": "404 Not Found", "POST /v1/nothing": "404 Not Found", "POST /v1/topics/_a/messages": "403 Forbidden",
+			"PUT /v1/topics": "405 Method Not Allowed", "GET /v1/topics": "400 Bad Request",
+		} {
+			nc, err := k.Dial()
+			require.NoError(t, err)
+			begun := time.Now()
+			go fmt.Fprintf(nc, "%s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n", request)
+			line, err := bufio.NewReader(nc).ReadString('\n')
+			require.NoError(t, err)
+			require.Equal(t, "HTTP/1.1 "+want+"\r\n", line, request)
+			require.Zero(t, time.Since(begun), request)
+			nc.Close()
+		}
+	})
+}
+
 // A client of HTTP/1.0 does not wait for 100, whatever it expects (RFC 9110, section 10.1.1). It may
 // miss an answer that comes while it sends the body.
 func TestAClientOfHTTP10IsAnsweredAfterItsBody(t *testing.T) {

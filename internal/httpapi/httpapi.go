@@ -103,7 +103,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer a.serving.RUnlock()
 	closeIfFramedTwice(w, r)
 	if isEscaped(r) {
-		a.router.NotFoundHandler.ServeHTTP(w, r)
+		// A copy, as mux makes: expectBody replaces its body, and net/http finds by its own that a client waits for 100.
+		a.router.NotFoundHandler.ServeHTTP(w, r.WithContext(r.Context()))
 		return
 	}
 	a.router.ServeHTTP(w, r)
