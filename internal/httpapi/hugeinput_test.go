@@ -45,6 +45,7 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 	parameters := []string{
 		"topic", "ack", "mode", "format", "hello", "client", "echo", "max_rate", "last_event_id", "lastEventId", "session", "limit", "after", "ttl", "key",
 	}
+	tried := map[string]bool{}
 	step := exhaustive.Step(19)
 	for r, at := range routes(t, newAPI(lanetest.NewParts(lanetest.Settings{})).router) {
 		if strings.HasPrefix(at, "HEAD ") {
@@ -73,6 +74,7 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 				escaped := url.QueryEscape(in)
 				for n, name := range parameters {
 					if (r+i+n)%step == 0 {
+						tried[name] = true
 						ask(path+"?topic=a&mode=batch&echo=false&"+name+"="+escaped, "")
 					}
 				}
@@ -103,6 +105,9 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 				}
 			}
 		})
+	}
+	if exhaustive.On() {
+		require.Len(t, tried, len(parameters), "every few cases have each parameter")
 	}
 }
 
