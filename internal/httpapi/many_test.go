@@ -146,7 +146,7 @@ func TestAnInvalidMessageOfManyStopsNoOther(t *testing.T) {
 }
 
 // A client may fall back from any way of publishing to any other: each takes a message of the most
-// bytes, however much longer its JSON is, and refuses a longer one.
+// bytes, also if its JSON is twice as long, and refuses a longer one.
 func TestTheSamePublishSucceedsOnEveryWay(t *testing.T) {
 	const most = 1 << 20
 	k := serveLane(t, lane.HandOff, lanetest.Settings{MessageBytes: most, Broker: broker.Config{HistoryBytes: 4 * most}}, nil)
