@@ -140,6 +140,7 @@ func pipelined() map[string]string {
 		"a poll after close":                      pollZero + get(pollPath, "Connection: close") + pollZero,
 		"empty lines before a poll":               "\r\n\r\n" + pollZero,
 		"an empty line behind a body":             post("1") + "\r\n" + post("2"),
+		"an empty line behind bare LF":            strings.TrimSuffix(pollZero, "\r\n\r\n") + "\n\r\n\r\n" + pollZero,
 		"a multiple answer, and a poll behind it": get(pollPath+"&mode=multiple") + pollZero,
 		"a stream, and a poll behind it":          get(pollPath+"&mode=stream") + pollZero,
 		"a stateless stream":                      get("/v1/poll?topic=TOPIC.stateless@oldest&mode=stream"),

@@ -48,7 +48,7 @@ type scene struct {
 }
 
 // lineEnds finds line ends that may precede a request of the lane, and not follow a body.
-var lineEnds = regexp.MustCompile(`(^|\r\n\r\n)([\r\n]{1,4})`)
+var lineEnds = regexp.MustCompile(`(^|\n\r?\n)([\r\n]{1,4})`)
 
 // lineEnds returns where in the odd bytes such line ends are.
 func (sc scene) lineEnds() (at [][2]int) {
