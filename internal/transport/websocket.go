@@ -276,53 +276,68 @@ const inflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 // no rate limits bytes.
 const inflatedTimes = 32
 
-// An inflater inflates one message at a time, and keeps nothing of it. It implements
-// flate.Reader.
+// An inflater inflates one message at a time, and keeps nothing of it.
 type inflater struct {
-	message bytes.Reader
-	tail    strings.Reader
-	flate   io.ReadCloser // reads from the inflater
+	from  deflatedMessage
+	flate io.ReadCloser // reads from it
 }
 
 // inflaters are shared: a new one takes 40 KB, and no rate has admitted the command yet.
 var inflaters = sync.Pool{New: func() any {
 	i := new(inflater)
-	i.flate = flate.NewReader(i)
+	i.flate = flate.NewReader(&i.from)
 	return i
 }}
 
-// begin makes the inflater read this message.
-func (i *inflater) begin(message []byte) {
-	i.message.Reset(message)
-	i.tail.Reset(inflateTail)
-	if err := i.flate.(flate.Resetter).Reset(i, nil); err != nil {
+// begin makes the inflater forget what it has read.
+func (i *inflater) begin() {
+	if err := i.flate.(flate.Resetter).Reset(&i.from, nil); err != nil {
 		panic("BUG: " + err.Error())
 	}
 }
 
-// Read reads the deflated bytes.
-func (i *inflater) Read(b []byte) (int, error) {
-	if i.message.Len() > 0 {
-		return i.message.Read(b)
+// Read reads the inflated bytes. flate ends with a final block, but other blocks may follow (RFC
+// 7692, section 7.2.1).
+func (i *inflater) Read(b []byte) (n int, err error) {
+	n, err = i.flate.Read(b)
+	if errors.Is(err, io.EOF) && i.from.message.Len() > 0 {
+		i.begin()
+		err = nil
 	}
-	return i.tail.Read(b)
+	return n, err
+}
+
+// A deflatedMessage is a message with the tail that its sender omits. It implements flate.Reader.
+type deflatedMessage struct {
+	message bytes.Reader
+	tail    strings.Reader
+}
+
+// Read reads the deflated bytes.
+func (d *deflatedMessage) Read(b []byte) (int, error) {
+	if d.message.Len() > 0 {
+		return d.message.Read(b)
+	}
+	return d.tail.Read(b)
 }
 
 // ReadByte implements io.ByteReader, for which flate needs no buffer.
-func (i *inflater) ReadByte() (byte, error) {
-	if i.message.Len() > 0 {
-		return i.message.ReadByte()
+func (d *deflatedMessage) ReadByte() (byte, error) {
+	if d.message.Len() > 0 {
+		return d.message.ReadByte()
 	}
-	return i.tail.ReadByte()
+	return d.tail.ReadByte()
 }
 
 // inflate inflates a message. The result may have at most `most` bytes, and at most as many
 // as the deflated bytes have earned. inflate ends after quick bytes.
 func inflate(message []byte, most, earned, quick int) ([]byte, error) {
 	i := inflaters.Get().(*inflater)
-	i.begin(message)
-	all, err := io.ReadAll(io.LimitReader(i.flate, int64(min(earned, quick))+1))
-	i.message.Reset(nil) // message belongs to the caller
+	i.from.message.Reset(message)
+	i.from.tail.Reset(inflateTail)
+	i.begin()
+	all, err := io.ReadAll(io.LimitReader(i, int64(min(earned, quick))+1))
+	i.from.message.Reset(nil) // message belongs to the caller
 	inflaters.Put(i)
 	switch {
 	case err != nil:

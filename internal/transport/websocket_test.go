@@ -93,8 +93,14 @@ func TestAWebSocketIsRead(t *testing.T) {
 		"deflated":                       {newInflatingSocket, join(frameOf(fin|rsv1|text, deflated(long)), frameOf(fin|text, "plain"), frameOf(fin|rsv1|text, deflated("again"))), heard{commands: []string{long, "plain", "again"}}},
 		"deflated in fragments": {newInflatingSocket, join(frameOf(rsv1|text, deflated(long)[:5]), frameOf(fin|ping, "?"), frameOf(fin|continued, deflated(long)[5:])),
 			heard{commands: []string{long}, answers: "\x8a\x01?"}},
-		"deflated and empty": {newInflatingSocket, frameOf(fin|rsv1|text, "\x00"), heard{commands: []string{""}}},
-		"the largest":        {newTextSocket, frameOf(fin|text, strings.Repeat(" ", mostCommand)), heard{commands: []string{strings.Repeat(" ", mostCommand)}}},
+		// The examples of RFC 7692, section 7.2.3.
+		"in a stored block":               {newInflatingSocket, frameOf(fin|rsv1|text, "\x00\x05\x00\xfa\xffHello\x00"), heard{commands: []string{"Hello"}}},
+		"in a final block":                {newInflatingSocket, frameOf(fin|rsv1|text, "\xf3\x48\xcd\xc9\xc9\x07\x00\x00"), heard{commands: []string{"Hello"}}},
+		"in two blocks":                   {newInflatingSocket, frameOf(fin|rsv1|text, "\xf2\x48\x05\x00\x00\x00\xff\xff\xca\xc9\xc9\x07\x00"), heard{commands: []string{"Hello"}}},
+		"in a final block, and then more": {newInflatingSocket, frameOf(fin|rsv1|text, "\xf3\x48\xcd\xc9\xc9\x07\x00"+deflated(" again")), heard{commands: []string{"Hello again"}}},
+		"behind empty final blocks":       {newInflatingSocket, frameOf(fin|rsv1|text, strings.Repeat("\x03\x00", 1000)+deflated("a")), heard{commands: []string{"a"}}},
+		"deflated and empty":              {newInflatingSocket, frameOf(fin|rsv1|text, "\x00"), heard{commands: []string{""}}},
+		"the largest":                     {newTextSocket, frameOf(fin|text, strings.Repeat(" ", mostCommand)), heard{commands: []string{strings.Repeat(" ", mostCommand)}}},
 
 		"a message of the other kind":        {newTextSocket, frameOf(fin|binaryKind, "{}"), heard{code: wire.CodeInvalidRequest, status: 1003}},
 		"text where binary is meant":         {newBinarySocket, frameOf(fin|text, "{}"), heard{code: wire.CodeInvalidRequest, status: 1003}},
@@ -117,6 +123,8 @@ func TestAWebSocketIsRead(t *testing.T) {
 		"a close code that must not be sent": {newTextSocket, frameOf(fin|closing, "\x03\xed"), heard{code: wire.CodeInvalidRequest, status: 1002}}, // 1005
 		"a close reason in invalid UTF-8":    {newTextSocket, frameOf(fin|closing, "\x03\xe8\xff"), heard{code: wire.CodeInvalidRequest, status: 1007}},
 		"bytes that cannot be inflated":      {newInflatingSocket, frameOf(fin|rsv1|text, "\x07nonsense"), heard{code: wire.CodeInvalidRequest, status: 1007}},
+		"nonsense behind a final block":      {newInflatingSocket, frameOf(fin|rsv1|text, "\x03\x00\x07nonsense"), heard{code: wire.CodeInvalidRequest, status: 1007}},
+		"a bomb of final blocks":             {newInflatingSocket, frameOf(fin|rsv1|text, strings.Repeat("\x03\x00", 1000)+deflated(strings.Repeat("x", 2<<20))), heard{code: wire.CodeMessageTooLarge, status: 1009}},
 		"too large":                          {newTextSocket, frameOf(fin|text, strings.Repeat("x", mostCommand+1)), heard{code: wire.CodeMessageTooLarge, status: 1009}},
 		"too large in fragments":             {newTextSocket, join(frameOf(text, strings.Repeat("x", mostCommand)), frameOf(fin|continued, "x")), heard{code: wire.CodeMessageTooLarge, status: 1009}},
 		"a huge length":                      {newTextSocket, []byte("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), heard{code: wire.CodeMessageTooLarge, status: 1009}},
@@ -218,6 +226,8 @@ func TestAMessageHasAWindowOfItsOwn(t *testing.T) {
 	const repeated = "\x02\x02\x00\x00" // 3 times the byte before the message, in fixed codes (RFC 1951, section 3.2.6)
 	h := hear(t, newInflatingSocket(), join(frameOf(fin|rsv1|text, deflated("secret")), frameOf(fin|rsv1|text, repeated)), whole)
 	require.Equal(t, heard{commands: []string{"secret"}, code: wire.CodeInvalidRequest, status: 1007}, h)
+	h = hear(t, newInflatingSocket(), frameOf(fin|rsv1|text, deflated("the next")), whole)
+	require.Equal(t, heard{commands: []string{"the next"}}, h, "an error ends with its message, too")
 }
 
 // A client may send the close codes that are registered or free, and no other (RFC 6455, section 7.4).
