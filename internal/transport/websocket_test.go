@@ -271,15 +271,16 @@ func TestALoopReadsSmallCommandsOnly(t *testing.T) {
 		large bool
 		err   error
 	}{
-		"as long as it may be":         {newTextSocket, frameOf(fin|text, diverse(largeCommand)), false, nil},
-		"longer":                       {newTextSocket, frameOf(fin|text, diverse(largeCommand+1)), true, nil},
-		"longer, and not UTF-8":        {newTextSocket, frameOf(fin|text, wrong), true, &wire.Problem{Code: wire.CodeInvalidRequest}},
-		"inflates to as long":          {newInflatingSocket, frameOf(fin|rsv1|text, deflated(diverse(largeCommand))), false, nil},
-		"inflates to longer":           {newInflatingSocket, frameOf(fin|rsv1|text, deflated(diverse(largeCommand+1))), true, nil},
-		"inflates to too many":         {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", mostCommand))), true, &wire.Problem{Code: wire.CodeMessageTooLarge}},
-		"is deflated, and longer":      {newInflatingSocket, frameOf(fin|rsv1|text, strings.Repeat("x", largeCommand+1)), true, &wire.Problem{Code: wire.CodeInvalidRequest}},
-		"an item as long as it may be": {newTCP, item(largeCommand), false, nil},
-		"a longer item":                {newTCP, item(largeCommand + 1), true, nil},
+		"as long as it may be":          {newTextSocket, frameOf(fin|text, diverse(largeCommand)), false, nil},
+		"longer":                        {newTextSocket, frameOf(fin|text, diverse(largeCommand+1)), true, nil},
+		"longer, and not UTF-8":         {newTextSocket, frameOf(fin|text, wrong), true, &wire.Problem{Code: wire.CodeInvalidRequest}},
+		"inflates to as long":           {newInflatingSocket, frameOf(fin|rsv1|text, deflated(diverse(largeCommand))), false, nil},
+		"inflates to longer":            {newInflatingSocket, frameOf(fin|rsv1|text, deflated(diverse(largeCommand+1))), true, nil},
+		"inflates to too many":          {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", mostCommand))), true, &wire.Problem{Code: wire.CodeMessageTooLarge}},
+		"deflated as long as it may be": {newInflatingSocket, frameOf(fin|rsv1|text, strings.Repeat("\x03\x00", largeDeflated/2)), false, nil},
+		"is deflated, and longer":       {newInflatingSocket, frameOf(fin|rsv1|text, strings.Repeat("x", largeDeflated+1)), true, &wire.Problem{Code: wire.CodeInvalidRequest}},
+		"an item as long as it may be":  {newTCP, item(largeCommand), false, nil},
+		"a longer item":                 {newTCP, item(largeCommand + 1), true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := story.of()
