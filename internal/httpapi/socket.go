@@ -3,11 +3,11 @@ package httpapi
 import (
 	"encoding/base64"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/gobwas/httphead"
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsflate"
 
@@ -129,52 +129,56 @@ func isSocketKey(key string) bool {
 	return err == nil && len(nonce) == 16
 }
 
+// offerGrammar is how RFC 6455, section 9.1, writes an extension. Its values are tokens, in quotes or not.
+var offerGrammar = regexp.MustCompile(strings.ReplaceAll(`^\s*T(\s*;\s*T(\s*=\s*(T|"(\\?T)+"))?)*\s*$`, "T", "[-!#$%&'*+.^_`|~0-9A-Za-z]+"))
+
 // deflateOf returns the first offer of permessage-deflate that the server can accept, as the
 // client reads it, or "". It declines the others (RFC 7692, section 7.1). An error means that
 // the offers cannot be read (RFC 6455, section 9.1).
 func deflateOf(offers []string) (accepted string, err error) {
-	for _, line := range offers {
-		options, ok := httphead.ParseOptions([]byte(line), nil)
-		if !ok {
+	for offer := range strings.SplitSeq(strings.Join(offers, ","), ",") {
+		switch parts := strings.Split(offer, ";"); {
+		case strings.TrimSpace(offer) == "": // lists may have empty elements (RFC 9110, section 5.6.1.2)
+		case !offerGrammar.MatchString(offer):
 			return "", problem.New(wire.CodeInvalidRequest, "offer permessage-deflate as in RFC 7692, or no extension", "Sec-WebSocket-Extensions cannot be read")
-		}
-		for _, offer := range options {
-			if accepted == "" && string(offer.Name) == wsflate.ExtensionName {
-				accepted = acceptDeflate(&offer.Parameters)
-			}
+		case accepted == "" && strings.TrimSpace(parts[0]) == wsflate.ExtensionName:
+			accepted = acceptDeflate(parts[1:])
 		}
 	}
 	return accepted, nil
 }
 
-// acceptDeflate accepts an offer of permessage-deflate, or returns "". Both sides compress each
-// message by itself (RFC 7692, section 7.1.1): a message for many is compressed once, and a
-// connection keeps no state. A message for many also has one window, of 2^15 bytes.
-func acceptDeflate(offer *httphead.Parameters) string {
-	accepted, ok := wsflate.ExtensionName+"; server_no_context_takeover; client_no_context_takeover", true
+// acceptDeflate accepts an offer of permessage-deflate with these parameters, or returns "". Both
+// sides compress each message by itself (RFC 7692, section 7.1.1): a message for many is compressed
+// once, and a connection keeps no state. A message for many also has one window, of 2^15 bytes.
+func acceptDeflate(parameters []string) string {
+	accepted := wsflate.ExtensionName + "; server_no_context_takeover; client_no_context_takeover"
 	seen := map[string]bool{}
-	offer.ForEach(func(key, bytes []byte) bool {
-		name, value := string(key), string(bytes)
+	for _, parameter := range parameters {
+		name, value, _ := strings.Cut(parameter, "=")
+		name, value = strings.TrimSpace(name), quotes.Replace(strings.TrimSpace(value))
+		ok := !seen[name]
+		seen[name] = true
 		switch name {
 		case "server_no_context_takeover", "client_no_context_takeover":
-			ok = value == ""
+			ok = ok && value == ""
 		case "server_max_window_bits":
-			ok = value == "15"
+			ok = ok && value == "15"
 			accepted += "; server_max_window_bits=15"
 		case "client_max_window_bits":
-			ok = value == "" || slices.Contains(windowBits, value)
+			ok = ok && (value == "" || slices.Contains(windowBits, value))
 		default:
 			ok = false
 		}
-		ok = ok && !seen[name]
-		seen[name] = true
-		return ok
-	})
-	if !ok {
-		return ""
+		if !ok {
+			return ""
+		}
 	}
 	return accepted
 }
+
+// quotes are what a value in quotes has besides the value.
+var quotes = strings.NewReplacer(`"`, "", `\`, "")
 
 // windowBits are the sizes of a window that a client may announce (RFC 7692, section 7.1.2.2).
 var windowBits = []string{"8", "9", "10", "11", "12", "13", "14", "15"}

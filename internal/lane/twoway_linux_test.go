@@ -151,7 +151,11 @@ func TestOffersThatCannotBeReadAreTheClientsFault(t *testing.T) {
 	lanetest.OnBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		c := k.Call()
-		for _, offer := range []string{";;=", ",", "permessage-deflate\r\nSec-WebSocket-Extensions: (", "a=1"} {
+		for _, offer := range []string{
+			";;=", "permessage-deflate\r\nSec-WebSocket-Extensions: (", "a=1", "permessage-deflate;", "x permessage-deflate", "permessage-deflate; client_max_window_bits=",
+			"permessage-deflate; client_max_window_bits=\"\"", "permessage-deflate; server_max_window_bits=\"15", "permessage-deflate; client_max_window_bits=9 x",
+			"x; y=\"1,2\", permessage-deflate",
+		} {
 			c.Send(upgradeWith("Sec-WebSocket-Extensions: " + offer))
 			require.Contains(t, c.WantAnswer(http.StatusBadRequest), wire.CodeInvalidRequest, offer)
 		}
@@ -185,7 +189,11 @@ func TestOffersOfCompressionAreAcceptedOrDeclined(t *testing.T) {
 			"permessage-deflate; server_max_window_bits=99, permessage-deflate; server_max_window_bits=15, permessage-deflate":            whole,
 			"permessage-deflate; unknown, permessage-deflate; server_no_context_takeover; server_no_context_takeover, permessage-deflate": always,
 
-			"x-webkit-deflate-frame":                                                   "",
+			" , permessage-deflate\t;\tserver_max_window_bits = \"1\\5\" ,": whole,
+
+			"":                       "",
+			"x-webkit-deflate-frame": "",
+			"permessage-deflate; client_max_window_bits=\"8\\5\"":                      "",
 			"Permessage-Deflate-2":                                                     "",
 			"permessage-deflate; server_max_window_bits":                               "",
 			"permessage-deflate; server_max_window_bits=14":                            "",
