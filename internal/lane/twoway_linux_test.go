@@ -194,6 +194,7 @@ func TestOffersOfCompressionAreAcceptedOrDeclined(t *testing.T) {
 			"":                       "",
 			"x-webkit-deflate-frame": "",
 			"permessage-deflate; client_max_window_bits=\"8\\5\"":                      "",
+			"permessage-deflate; unknown":                                              "",
 			"Permessage-Deflate-2":                                                     "",
 			"permessage-deflate; server_max_window_bits":                               "",
 			"permessage-deflate; server_max_window_bits=14":                            "",

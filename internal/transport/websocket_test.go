@@ -249,13 +249,14 @@ func TestAClientMaySendTheRegisteredCloseCodes(t *testing.T) {
 	}
 }
 
-// An error says what is wrong with text: the command, or the reason of a close frame.
-func TestInvalidTextIsNamed(t *testing.T) {
+// An error says what is wrong: the command, or the code or the reason of a close frame.
+func TestWhatIsInvalidIsNamed(t *testing.T) {
 	for of, b := range map[string][]byte{
-		"the command is not": frameOf(fin|text, "\xff"), "the reason of the close frame is not": frameOf(fin|closing, "\x03\xe8\xff"),
+		"the command is not valid UTF-8": frameOf(fin|text, "\xff"), "the reason of the close frame is not valid UTF-8": frameOf(fin|closing, "\x03\xe8\xff"),
+		"has half a code": frameOf(fin|closing, "\x03"), "no client may send the close code 1005": frameOf(fin|closing, "\x03\xed\xff"),
 	} {
 		_, a := newTextSocket().Receive(b, opened)
-		require.Contains(t, string(a.Write), of+" valid UTF-8")
+		require.Contains(t, string(a.Write), of)
 	}
 }
 
