@@ -300,3 +300,23 @@ func TestALoopReadsSmallCommandsOnly(t *testing.T) {
 		})
 	}
 }
+
+// A message may inflate to 32 times its bytes, and the free ones.
+func TestAMessageInflatesToWhatItHasEarned(t *testing.T) {
+	const free = 128 << 10
+	line := func(i, n int) string { return fmt.Sprintf("topic.%d ", i) + strings.Repeat("x", n) }
+	for n, want := range map[int]heard{80: {commands: []string{""}}, 160: {code: wire.CodeMessageTooLarge, status: 1009}} {
+		var b strings.Builder
+		for i := 0; b.Len() < mostCommand-400; i++ {
+			b.WriteString(line(i, n))
+		}
+		message := deflated(b.String())
+		times := float64(b.Len()-free) / float64(len(message))
+		require.Equal(t, want.code == "", times <= 32, times)
+		require.InDelta(t, 32, times, 25, "near the bound")
+		if want.code == "" {
+			want.commands[0] = b.String()
+		}
+		require.Equal(t, want, hear(t, newInflatingSocket(), frameOf(fin|rsv1|text, message), whole))
+	}
+}
