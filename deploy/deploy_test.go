@@ -7,6 +7,7 @@ package deploy_test
 import (
 	"os"
 	"os/exec"
+	"regexp"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -39,6 +40,15 @@ func read(t *testing.T, file string) string {
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	return string(text)
+}
+
+// instruction returns what follows an instruction of the Dockerfile, or what a line of another
+// file has in parentheses of the pattern.
+func instruction(t *testing.T, dockerfile, pattern string) string {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^` + pattern + `$`).FindStringSubmatch(dockerfile)
+	require.NotNil(t, found, pattern)
+	return found[1]
 }
 
 // run runs a command and returns what it said.

@@ -32,15 +32,6 @@ type image struct {
 	health     []string
 }
 
-// instruction returns what follows an instruction of the Dockerfile, or what a line of another
-// file has in parentheses of the pattern.
-func instruction(t *testing.T, dockerfile, pattern string) string {
-	t.Helper()
-	found := regexp.MustCompile(`(?m)^` + pattern + `$`).FindStringSubmatch(dockerfile)
-	require.NotNil(t, found, pattern)
-	return found[1]
-}
-
 func words(t *testing.T, array string) []string {
 	t.Helper()
 	var all []string

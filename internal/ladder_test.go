@@ -66,7 +66,7 @@ func TestWhatIsNamedExists(t *testing.T) {
 		}
 	}
 	for _, document := range []string{
-		"README.md", "CONTRIBUTING.md", "SECURITY.md", "loadtest/README.md", "deploy/README.md", "deploy/HOOKS.md", "deploy/SETTINGS.md", "deploy/METRICS.md",
+		"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "loadtest/README.md", "deploy/README.md", "deploy/HOOKS.md", "deploy/SETTINGS.md", "deploy/METRICS.md",
 		"pkg/README.md", "pkg/BUILDING.md", "pkg/COMPARED.md", "pkg/wire/PROTOCOL.md", "pkg/wire/CLIENTS.md",
 		"pkg/pubsub/README.md", "pkg/pubsubjs/README.md", "pkg/pubsubpy/README.md",
 	} {
