@@ -51,7 +51,7 @@ install: ## install pubsubd into GOBIN, or with PREFIX=/usr/local into PREFIX/bi
 	$(BUILD) -o $(INSTALLED)/pubsubd ./cmd/pubsubd
 	$(if $(PREFIX),$(INSTALLED)/pubsubd man $(DESTDIR)$(PREFIX)/share/man/man1)
 
-release: ## make static binaries, their SBOMs and notices, the npm package, the chart and checksums in dist/
+release: .tools/release/installed ## make static binaries, their SBOMs and notices, the packages for npm and PyPI, the chart and checksums in dist/
 	rm -rf dist
 	VERSION=$(VERSION) deploy/release.sh dist
 	@cat dist/SHA256SUMS
@@ -194,7 +194,7 @@ else
 	.tools/scripts/bin/hadolint deploy/Dockerfile
 endif
 
-deploy: $(LINT) ## try the image, a release, and an installation; in a module of their own, the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec
+deploy: $(LINT) $(if $(PYTHON),.tools/release/installed) ## try the image, a release, and an installation; in a module of their own, the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec
 	$(GO) test -count=1 -tags packaging ./deploy
 	cd deploy/checks && $(CURDIR)/$(LINT) run ./...
 	cd deploy/checks && $(GO) test -count=1 ./... # what they read is outside of their module, which the cache does not see

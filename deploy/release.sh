@@ -1,7 +1,8 @@
 #!/bin/sh
-# Makes a release in a new directory: static binaries with their SBOMs and notices, the npm
-# package, the Helm chart, and checksums. make release runs it, from the top of the repository. The same
-# commit, made with the same versions of Go, npm and gzip, gives the same bytes.
+# Makes a release in a new directory: static binaries with their SBOMs and notices, the packages for
+# npm and PyPI, the Helm chart, and checksums. make release runs it, from the top of the repository,
+# after it has installed the tools of deploy/checks/release.lock. The same commit, made with the same
+# versions of Go, npm, Python and gzip, gives the same bytes.
 set -eu
 out=${1:?usage: release.sh DIRECTORY}
 version=${VERSION:-dev}
@@ -23,6 +24,9 @@ done
 
 # pkg/pubsubjs/dist is committed, so nothing is built here.
 npm pack --silent --ignore-scripts --pack-destination "$out" ./pkg/pubsubjs >/dev/null
+
+# Zip and gzip keep a time. This is the one that npm gives to all files.
+SOURCE_DATE_EPOCH=499162500 .tools/release/bin/python -m build --no-isolation --outdir "$out" pkg/pubsubpy >/dev/null
 
 # The chart has links to the licence, the dashboard and the rules, which other folders have.
 chart=$(sed -n 's/^version: //p' deploy/helm/pubsubd/Chart.yaml)

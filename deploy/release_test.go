@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -33,6 +34,9 @@ func release(t *testing.T, platforms string, environment ...string) string {
 	}
 	if runtime.GOOS != "linux" {
 		missing(t, "the script needs GNU tar", "make releases on Linux")
+	}
+	if _, err := os.Stat("../.tools/release/installed"); err != nil {
+		missing(t, "the script needs Python's build", "run make .tools/release/installed, or make deploy")
 	}
 	dir := filepath.Join(t.TempDir(), "dist")
 	command := exec.CommandContext(t.Context(), "sh", "-c", `umask "$MASK"; exec deploy/release.sh "$0"`, dir)
@@ -61,7 +65,8 @@ func TestAReleaseIsReproducible(t *testing.T) {
 	}
 	chartFile := "pubsubd-" + instruction(t, read(t, "helm/pubsubd/Chart.yaml"), `version: (.*)`) + ".tgz"
 	clientFile := "pubsubjs-" + instruction(t, read(t, "../pkg/pubsubjs/package.json"), `  "version": "(.*)",`) + ".tgz"
-	want := []string{chartFile, clientFile}
+	python := "pubsubpy-" + instruction(t, read(t, "../pkg/pubsubpy/pyproject.toml"), `version = "(.*)"`)
+	want := []string{chartFile, clientFile, python + ".tar.gz", python + "-py3-none-any.whl"}
 	for _, platform := range platforms {
 		name := "pubsubd-v1.2.3-" + strings.ReplaceAll(platform, "/", "-")
 		want = append(want, name, name+".cdx.json", name+".notices.txt")
@@ -100,6 +105,18 @@ func TestAReleaseIsReproducible(t *testing.T) {
 	client := archive(t, filepath.Join(dir, clientFile))
 	require.Equal(t, read(t, "../pkg/pubsubjs/dist/client.js"), client["package/dist/client.js"])
 	require.Equal(t, read(t, "../LICENSE"), client["package/LICENSE"])
+	require.Equal(t, read(t, "../pkg/pubsubjs/README.md"), client["package/README.md"])
+	var manifest struct{ Exports map[string]map[string]string }
+	require.NoError(t, json.Unmarshal([]byte(client["package/package.json"]), &manifest))
+	require.NotEmpty(t, manifest.Exports)
+	for _, files := range manifest.Exports {
+		for _, file := range files {
+			require.Contains(t, client, path.Join("package", file), "package.json exports it")
+		}
+	}
+	source := archive(t, filepath.Join(dir, python+".tar.gz"))
+	require.Equal(t, read(t, "../pkg/pubsubpy/README.md"), source[python+"/README.md"], "the index shows it")
+	require.Contains(t, source[python+"/PKG-INFO"], "\nLicense-Expression: Apache-2.0\n")
 }
 
 // wantNotices checks that a file has the licence of each module in a binary, and what comes with
