@@ -303,7 +303,7 @@ func trySubscribe(ctx context.Context, client *pubsub.Client, topic string, opti
 			cancel(err)
 		}
 	})
-	s, err := client.Subscribe(ctx, []wire.Start{pubsub.Now(topic)}, append(options, notify)...)
+	s, err := client.Subscribe(ctx, []wire.Start{pubsub.FromNow(topic)}, append(options, notify)...)
 	if err == nil {
 		s.Close()
 	}

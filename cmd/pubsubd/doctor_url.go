@@ -240,7 +240,7 @@ func (w wayCheck) openWebSocket(ctx context.Context, through http.RoundTripper) 
 // checkPoll polls until the daemon answers.
 func (w wayCheck) checkPoll(ctx context.Context) finding {
 	const remedy = "let each proxy forward /v1/"
-	resp, err := w.send(ctx, http.MethodPost, "v1/sessions", "", wire.OpenRequest{Topics: []wire.Start{pubsub.Now(w.topic)}})
+	resp, err := w.send(ctx, http.MethodPost, "v1/sessions", "", wire.OpenRequest{Topics: []wire.Start{pubsub.FromNow(w.topic)}})
 	if err != nil {
 		return failure(remedy, "%v", err)
 	}

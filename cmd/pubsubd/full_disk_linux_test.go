@@ -43,7 +43,7 @@ func TestAFullDiskRefusesPublishesWithTheReason(t *testing.T) {
 	s.waitForMetric("pubsubd_store_faulty 1")
 	s.waitForMetric(`pubsubd_store_refused_total{reason="disk_full"} 1`)
 
-	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Oldest("a")})
+	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.FromOldest("a")})
 	require.NoError(t, err)
 	defer sub.Close()
 	item, err := sub.Next(t.Context())

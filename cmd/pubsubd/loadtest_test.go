@@ -321,7 +321,7 @@ func (s *served) subscribeFully(t *testing.T, topic string, mode client.Mode, st
 	if stateless {
 		options = append(options, pubsub.Stateless())
 	}
-	sub, err := c.Subscribe(t.Context(), []wire.Start{pubsub.Now(topic)}, options...)
+	sub, err := c.Subscribe(t.Context(), []wire.Start{pubsub.FromNow(topic)}, options...)
 	require.NoError(t, err)
 	t.Cleanup(func() { sub.Close(); c.Close() })
 	return func(n int) (got []string) {

@@ -34,7 +34,7 @@ func gather(t *testing.T, s *served, subscribers, topics int) *crowd {
 	var starts []wire.Start
 	for i := range topics {
 		c.topics = append(c.topics, fmt.Sprintf("room.%d", i))
-		starts = append(starts, pubsub.Now(c.topics[i]))
+		starts = append(starts, pubsub.FromNow(c.topics[i]))
 	}
 	client, err := pubsub.New(s.public, pubsub.WithMaxBackoff(500*time.Millisecond))
 	require.NoError(t, err)

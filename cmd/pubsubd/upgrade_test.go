@@ -72,7 +72,7 @@ func TestTheServiceManagerPassesSockets(t *testing.T) {
 	client, err := pubsub.New(s.public, pubsub.WithTCPAddr(s.tcp, nil))
 	require.NoError(t, err)
 	defer client.Close()
-	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Oldest("a")}, pubsub.WithTransport(pubsub.TCP))
+	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.FromOldest("a")}, pubsub.WithTransport(pubsub.TCP))
 	require.NoError(t, err)
 	defer sub.Close()
 	for item, err := range sub.All(t.Context()) {
@@ -216,7 +216,7 @@ func newAudience(t *testing.T, public string, size int) *audience {
 		slots <- struct{}{}
 		opening.Go(func() {
 			defer func() { <-slots }()
-			start := []wire.Start{pubsub.Oldest(a.topic(i / perTopic))}
+			start := []wire.Start{pubsub.FromOldest(a.topic(i / perTopic))}
 			sub, err := a.client.Subscribe(context.Background(), start, append(kinds[i%len(kinds)], pubsub.WithOpenTimeout(patience))...)
 			if err != nil {
 				a.Errorf("subscriber %d: %v", i, err)

@@ -100,7 +100,7 @@ func TestNoAttackDelaysOtherClients(t *testing.T) {
 			client, err := pubsub.New("http://" + d.PublicAddr())
 			require.NoError(t, err)
 			defer client.Close()
-			sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Now("calm")}, pubsub.WithTransport(pubsub.LongPoll))
+			sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.FromNow("calm")}, pubsub.WithTransport(pubsub.LongPoll))
 			require.NoError(t, err)
 			defer sub.Close()
 			a := d.attacker()

@@ -240,7 +240,7 @@ func TestTheGoClientGoesOnAfterItsCertificateExpired(t *testing.T) {
 					t.Errorf("%s: %v", way, err)
 				}
 			})
-			s, err := c.Subscribe(t.Context(), []wire.Start{pubsub.Now("a")}, append(slices.Clone(options), notify)...)
+			s, err := c.Subscribe(t.Context(), []wire.Start{pubsub.FromNow("a")}, append(slices.Clone(options), notify)...)
 			require.NoError(t, err, way)
 			t.Cleanup(s.Close)
 			all = append(all, subscription{way, s})

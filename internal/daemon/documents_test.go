@@ -79,7 +79,7 @@ func followChat(ctx context.Context, address string, show func(*wire.Message, *w
 	if err != nil {
 		return err
 	}
-	sub, err := client.Subscribe(ctx, []wire.Start{pubsub.Oldest("chat.42")})
+	sub, err := client.Subscribe(ctx, []wire.Start{pubsub.FromOldest("chat.42")})
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func followChat(ctx context.Context, address string, show func(*wire.Message, *w
 }
 
 func watchPrices(ctx context.Context, client *pubsub.Client, show func(*wire.Message, *wire.Gap, error)) error {
-	sub, err := client.Subscribe(ctx, []wire.Start{pubsub.Now("prices.>")}) // was: nc.Subscribe
+	sub, err := client.Subscribe(ctx, []wire.Start{pubsub.FromNow("prices.>")}) // was: nc.Subscribe
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func TestTheClientBeginsWithTheNewestMessages(t *testing.T) {
 				client, public, tcp := d.throughLines(t)
 				ctx, cancel := context.WithTimeout(t.Context(), aMinute)
 				defer cancel()
-				sub, err := client.Subscribe(ctx, []wire.Start{pubsub.Newest("news", 1), pubsub.Newest("chat.*", 2)}, options...)
+				sub, err := client.Subscribe(ctx, []wire.Start{pubsub.FromNewest("news", 1), pubsub.FromNewest("chat.*", 2)}, options...)
 				require.NoError(t, err)
 				defer sub.Close()
 				f := follower{T: t, sub: sub}

@@ -173,7 +173,7 @@ func TestAnApplicationHearsOfSessionsAndTopics(t *testing.T) {
 			for i, way := range []pubsub.Transport{pubsub.WebSocket, pubsub.HTTPStream, pubsub.LongPoll} {
 				c := d.goClient()
 				t.Cleanup(c.Close)
-				_, err := c.Subscribe(t.Context(), []wire.Start{pubsub.Now(fmt.Sprint("chat.", i))}, pubsub.WithTransport(way))
+				_, err := c.Subscribe(t.Context(), []wire.Start{pubsub.FromNow(fmt.Sprint("chat.", i))}, pubsub.WithTransport(way))
 				require.NoError(t, err)
 				wantHeard(1, fmt.Sprint("topic_occupied chat.", i))
 				wantHeard(i+1, "session_opened")

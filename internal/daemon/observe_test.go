@@ -128,7 +128,7 @@ func TestTheAccessLogOfOtherEnds(t *testing.T) {
 
 	ws := d.goClient()
 	defer ws.Close()
-	sub, err := ws.Subscribe(t.Context(), []wire.Start{pubsub.Oldest("a")}, pubsub.WithTransport(pubsub.WebSocket))
+	sub, err := ws.Subscribe(t.Context(), []wire.Start{pubsub.FromOldest("a")}, pubsub.WithTransport(pubsub.WebSocket))
 	require.NoError(t, err)
 	defer sub.Close()
 	_, err = sub.Next(t.Context())

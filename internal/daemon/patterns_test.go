@@ -53,7 +53,7 @@ func TestTheClientFollowsPatterns(t *testing.T) {
 			}
 			publish("a", "0")
 			f := follower{T: t}
-			f.sub, err = client.Subscribe(t.Context(), []wire.Start{pubsub.Now(topic("*"))}, options...)
+			f.sub, err = client.Subscribe(t.Context(), []wire.Start{pubsub.FromNow(topic("*"))}, options...)
 			require.NoError(t, err)
 			publish("a", "1")
 			publish("b", "2")
@@ -66,14 +66,14 @@ func TestTheClientFollowsPatterns(t *testing.T) {
 			publish("c", "5")
 			starts := make([]wire.Start, len(positions))
 			for i, p := range positions {
-				starts[i] = pubsub.After(p)
+				starts[i] = pubsub.FromPosition(p)
 			}
 			f.sub, err = client.Subscribe(t.Context(), starts, options...)
 			require.NoError(t, err)
 			defer f.sub.Close()
 			publish("d", "6")
 			f.want(topic("a 4"), topic("c 5"), topic("d 6"))
-			_, err = f.sub.Change(t.Context(), []wire.Start{pubsub.Now(topic("other"))}, []string{topic("*")})
+			_, err = f.sub.Change(t.Context(), []wire.Start{pubsub.FromNow(topic("other"))}, []string{topic("*")})
 			require.NoError(t, err)
 			publish("e", "7")
 			publish("other", "8")
@@ -96,7 +96,7 @@ func TestTheClientKeepsAPatternOfWhichATopicDoesNotFit(t *testing.T) {
 			client, err := pubsub.New("http://" + d.PublicAddr())
 			require.NoError(t, err)
 			defer client.Close()
-			sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Now("p.*")}, options...)
+			sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.FromNow("p.*")}, options...)
 			require.NoError(t, err)
 			defer sub.Close()
 			publish := func(topic, payload string) {
@@ -159,7 +159,7 @@ func TestTheClientContinuesWhenATopicIsCreated(t *testing.T) {
 	defer client.Close()
 	retried := make(chan error, 100)
 	f := follower{T: t}
-	f.sub, err = client.Subscribe(t.Context(), []wire.Start{pubsub.Now("job.*")}, pubsub.WithRetryNotify(func(err error, _ time.Duration) { retried <- err }))
+	f.sub, err = client.Subscribe(t.Context(), []wire.Start{pubsub.FromNow("job.*")}, pubsub.WithRetryNotify(func(err error, _ time.Duration) { retried <- err }))
 	require.NoError(t, err)
 	defer f.sub.Close()
 	for i := range 6 {
@@ -177,7 +177,7 @@ func TestNamingATopicOfAPatternChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 	defer client.Close()
 	f := follower{T: t}
-	f.sub, err = client.Subscribe(t.Context(), []wire.Start{pubsub.Now("a.*")})
+	f.sub, err = client.Subscribe(t.Context(), []wire.Start{pubsub.FromNow("a.*")})
 	require.NoError(t, err)
 	defer f.sub.Close()
 	var all []string
@@ -186,7 +186,7 @@ func TestNamingATopicOfAPatternChangesNothing(t *testing.T) {
 		require.NoError(t, err)
 		all = append(all, fmt.Sprintf("a.x %d", i))
 	}
-	_, err = f.sub.Change(t.Context(), []wire.Start{pubsub.Now("a.x")}, []string{"a.y"})
+	_, err = f.sub.Change(t.Context(), []wire.Start{pubsub.FromNow("a.x")}, []string{"a.y"})
 	require.NoError(t, err)
 	f.want(all...)
 	_, err = f.sub.Change(t.Context(), nil, []string{"a.x"})
@@ -209,7 +209,7 @@ func TestTheClientForgetsTopicsThatTheDaemonHasForgotten(t *testing.T) {
 			require.NoError(t, err)
 			defer client.Close()
 			f := follower{T: t}
-			f.sub, err = client.Subscribe(t.Context(), []wire.Start{pubsub.Now("job.*")}, options...)
+			f.sub, err = client.Subscribe(t.Context(), []wire.Start{pubsub.FromNow("job.*")}, options...)
 			require.NoError(t, err)
 			defer f.sub.Close()
 			var jobs, most int

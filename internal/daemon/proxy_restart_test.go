@@ -168,7 +168,7 @@ func TestClientsBehindAProxySurviveARestart(t *testing.T) {
 		defer cancel()
 		subs := map[string]*pubsub.Subscription{}
 		for _, way := range []string{"long poll", "stream", "stateless stream", "server-sent events", "WebSocket"} {
-			sub, err := client.Subscribe(ctx, []wire.Start{pubsub.Now("a")}, ways[way]...)
+			sub, err := client.Subscribe(ctx, []wire.Start{pubsub.FromNow("a")}, ways[way]...)
 			require.NoError(t, err, way)
 			defer sub.Close()
 			subs[way] = sub

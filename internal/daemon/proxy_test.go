@@ -319,7 +319,7 @@ func worksBelowAPrefix(t *testing.T, kind proxyKind, d *running) {
 	defer client.Close()
 	published, err := client.PublishJSON(t.Context(), "orders", 1)
 	require.NoError(t, err)
-	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Oldest("orders")})
+	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.FromOldest("orders")})
 	require.NoError(t, err)
 	defer sub.Close()
 	item, err := sub.Next(t.Context())

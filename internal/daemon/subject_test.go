@@ -47,7 +47,7 @@ func TestTheGoClientGoesOnWithAPatternOfWhichATopicIsForbidden(t *testing.T) {
 			client, err := pubsub.New("http://"+d.PublicAddr(), pubsub.WithTCPAddr(d.TCPAddr(), nil), pubsub.WithToken(keys[way]), pubsub.WithMaxBackoff(50*time.Millisecond))
 			require.NoError(t, err)
 			defer client.Close()
-			s, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Now(topic("*"))}, append(ways[way], pubsub.WithRetryNotify(func(err error, _ time.Duration) { t.Log(err) }))...)
+			s, err := client.Subscribe(t.Context(), []wire.Start{pubsub.FromNow(topic("*"))}, append(ways[way], pubsub.WithRetryNotify(func(err error, _ time.Duration) { t.Log(err) }))...)
 			require.NoError(t, err)
 			defer s.Close()
 			publish := func(name string, data int) {

@@ -96,7 +96,7 @@ func (d *running) renewers(t *testing.T, lasts time.Duration, later func(f *rene
 		f.client, err = pubsub.New("http://"+f.public.Addr().String(), pubsub.WithTCPAddr(f.tcp.Addr().String(), nil), pubsub.WithTokenSource(source), pubsub.WithMaxBackoff(50*time.Millisecond))
 		require.NoError(t, err)
 		t.Cleanup(f.client.Close)
-		f.Subscription, err = f.client.Subscribe(t.Context(), []wire.Start{pubsub.Now(f.topic)}, append(slices.Clone(options), pubsub.WithRetryNotify(notify))...)
+		f.Subscription, err = f.client.Subscribe(t.Context(), []wire.Start{pubsub.FromNow(f.topic)}, append(slices.Clone(options), pubsub.WithRetryNotify(notify))...)
 		require.NoError(t, err, way)
 		t.Cleanup(f.Close)
 		all = append(all, f)
@@ -226,7 +226,7 @@ func TestTheGoClientGoesOnWithWhatANewTokenPermits(t *testing.T) {
 	})
 	for _, f := range all {
 		f.wantPublished(t, "before")
-		_, err := f.Change(t.Context(), []wire.Start{pubsub.Now("other"), pubsub.Now("others.*")}, nil)
+		_, err := f.Change(t.Context(), []wire.Start{pubsub.FromNow("other"), pubsub.FromNow("others.*")}, nil)
 		require.NoError(t, err, f.way)
 	}
 	waitUntil(t, all, 0)

@@ -68,7 +68,7 @@ func (d *running) throughLines(t *testing.T) (client *pubsub.Client, public, tcp
 func (d *running) cutBeforeTheFirst(t *testing.T, options []pubsub.SubscribeOption) {
 	client, public, tcp := d.throughLines(t)
 	topic := fmt.Sprintf("zero.%d", rand.Uint64())
-	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Now(topic)}, options...)
+	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.FromNow(topic)}, options...)
 	require.NoError(t, err)
 	defer sub.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), aMinute)
@@ -89,7 +89,7 @@ func (d *running) cutBeforeTheFirst(t *testing.T, options []pubsub.SubscribeOpti
 func (d *running) cutWhileSubscribed(t *testing.T, options []pubsub.SubscribeOption) {
 	client, public, tcp := d.throughLines(t)
 	a, b := fmt.Sprintf("cut.a%d", rand.Uint64()), fmt.Sprintf("cut.b%d", rand.Uint64())
-	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Now(a), pubsub.Now(b)}, options...)
+	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.FromNow(a), pubsub.FromNow(b)}, options...)
 	require.NoError(t, err)
 	defer sub.Close()
 

@@ -73,7 +73,7 @@ func (k *kit) cutAnswerAt(at int, mode transport.Mode, stateless, lane bool, sub
 	}
 	// From the oldest message, the first answer has three messages. A stateless answer
 	// begins with hello.
-	next, closeAll := subscribe(s, hc, pubsub.Oldest(topic))
+	next, closeAll := subscribe(s, hc, pubsub.FromOldest(topic))
 	defer closeAll()
 	for n := 1; n <= 5; n++ {
 		if n == 4 {

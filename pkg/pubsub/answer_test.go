@@ -18,7 +18,7 @@ func TestHeartbeatsKeepAQuietStream(t *testing.T) {
 			f := newFake()
 			f.limits.HeartbeatMS = 60_000 // longer than what the client believes before it is told
 			c := serveFake(t, f)
-			s := subscribe(t, c, []wire.Start{Now("a")}, options...)
+			s := subscribe(t, c, []wire.Start{FromNow("a")}, options...)
 			time.Sleep(24 * time.Hour)
 			f.publish("a", 1)
 			wantNext(t, s, "a@k3:1")
@@ -33,7 +33,7 @@ func TestPollsAreHeldAsLongAsTheDaemonSays(t *testing.T) {
 		f.limits.PollTimeoutMS = 300_000
 		c := serveFake(t, f)
 		var waited waits
-		subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch), waited.notify())
+		subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch), waited.notify())
 		time.Sleep(61 * time.Minute)
 		require.Len(t, f.seen(), 13)
 		errs, _ := waited.seen()
@@ -47,7 +47,7 @@ func TestSilenceEndsAnAnswer(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
 		var waited waits
-		s := subscribe(t, c, []wire.Start{Now("a")}, append(w.options, waited.notify())...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, append(w.options, waited.notify())...)
 		synctest.Wait()
 		f.publish("a", 1)
 		wantNext(t, s, "a@k3:1")
@@ -92,7 +92,7 @@ func TestSilenceInTheMiddleOfAnAnswer(t *testing.T) {
 					return true
 				}
 				f.publish("a", 2)
-				s := subscribe(t, c, []wire.Start{Oldest("a")}, WithMode(mode))
+				s := subscribe(t, c, []wire.Start{FromOldest("a")}, WithMode(mode))
 				began := time.Now()
 				wantNext(t, s, "a@k3:1")
 				require.Zero(t, time.Since(began), "a whole frame does not wait for the next")
@@ -123,7 +123,7 @@ func TestAnAnswerWithFewerFramesThanItSaysIsCut(t *testing.T) {
 				return true
 			}
 			var waited waits
-			s := subscribe(t, serveFake(t, f), []wire.Start{Oldest("a")}, WithMode(mode), Stateless(), waited.notify())
+			s := subscribe(t, serveFake(t, f), []wire.Start{FromOldest("a")}, WithMode(mode), Stateless(), waited.notify())
 			wantNext(t, s, "a@k3:1", "a@k3:2", "a@k3:3")
 			errs, _ := waited.seen()
 			require.Equal(t, []error{errIncomplete}, errs)
@@ -138,7 +138,7 @@ func TestASlowCallerIsNotSilence(t *testing.T) {
 		c := serveFake(t, f)
 		f.publish("a", 10*itemBuffer)
 		var waited waits
-		s := subscribe(t, c, []wire.Start{Oldest("a")}, WithMode(Batch), waited.notify())
+		s := subscribe(t, c, []wire.Start{FromOldest("a")}, WithMode(Batch), waited.notify())
 		time.Sleep(time.Hour)
 		for range 10 * itemBuffer {
 			_, err := s.Next(t.Context())

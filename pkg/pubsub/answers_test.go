@@ -342,7 +342,7 @@ func (r *answerRow) subscribes(t *testing.T, s *rowStage, transport Transport) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		sub, err := s.behind.Subscribe(ctx, []wire.Start{Now(s.topic)}, WithTransport(transport), WithOpenTimeout(0), s.retried.notify())
+		sub, err := s.behind.Subscribe(ctx, []wire.Start{FromNow(s.topic)}, WithTransport(transport), WithOpenTimeout(0), s.retried.notify())
 		opening <- result{sub, err}
 	}()
 	var opened result

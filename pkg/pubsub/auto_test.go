@@ -37,7 +37,7 @@ func TestAStreamThatIsHeldBackIsGivenUpForPolls(t *testing.T) {
 		f := newFake()
 		f.script = holdsBack(f)
 		began := time.Now()
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")})
 		require.Equal(t, LongPoll, s.Transport())
 		require.GreaterOrEqual(t, time.Since(began), helloPatience)
 		require.Less(t, time.Since(began), 2*helloPatience)
@@ -52,7 +52,7 @@ func TestAutoLeavesTimeForPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.script = holdsBack(f)
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithOpenTimeout(3*time.Second))
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, WithOpenTimeout(3*time.Second))
 		require.Equal(t, LongPoll, s.Transport())
 	})
 }
@@ -106,7 +106,7 @@ func TestAWebSocketThatDoesNotGetThroughIsGivenUpForAStream(t *testing.T) {
 					return upgrade
 				}
 				began := time.Now()
-				s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+				s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")})
 				require.Equal(t, HTTPStream, s.Transport())
 				require.Equal(t, c.wait, time.Since(began))
 				f.publish("a", 1)
@@ -125,7 +125,7 @@ func TestAWebSocketThatDoesNotGetThroughIsGivenUpForAStream(t *testing.T) {
 func TestAutoKeepsWhatWorked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")})
 		require.Equal(t, WebSocket, s.Transport())
 		f.goDown()
 		time.Sleep(time.Hour)
@@ -143,7 +143,7 @@ func TestAutoKeepsWhatWorked(t *testing.T) {
 func TestATransportThatFailsOnceIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")})
 		failed := false
 		f.set(func() {
 			f.script = func(w http.ResponseWriter, _ *http.Request) bool {
@@ -168,7 +168,7 @@ func TestAutoDialsOnceAnAttempt(t *testing.T) {
 		f := newFake()
 		f.down = true
 		var waited waits
-		_, err := serveFake(t, f).Subscribe(t.Context(), []wire.Start{Now("a")}, waited.notify())
+		_, err := serveFake(t, f).Subscribe(t.Context(), []wire.Start{FromNow("a")}, waited.notify())
 		require.ErrorIs(t, err, errOpenTimeout)
 		_, all := waited.seen()
 		require.Equal(t, len(all), f.dials)
@@ -181,7 +181,7 @@ func TestATransportThatIsBlockedLaterIsGivenUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
-				s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+				s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")})
 				require.NotEqual(t, LongPoll, s.Transport())
 				f.set(func() {
 					f.script = func(w http.ResponseWriter, r *http.Request) bool {
@@ -219,7 +219,7 @@ func TestAutoDoesNotGiveUpWhatTheDaemonPutsOff(t *testing.T) {
 		f.down = true
 		var waited waits
 		time.AfterFunc(time.Second, func() { f.set(func() { f.down = false }) })
-		s := subscribe(t, c, []wire.Start{Now("a")}, waited.notify(), WithOpenTimeout(time.Hour))
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, waited.notify(), WithOpenTimeout(time.Hour))
 		require.Equal(t, WebSocket, s.Transport())
 		_, all := waited.seen()
 		require.Contains(t, all, time.Minute)
@@ -238,7 +238,7 @@ func TestAutoTellsARefusal(t *testing.T) {
 			return true
 		}
 		began := time.Now()
-		_, err := serveFake(t, f).Subscribe(t.Context(), []wire.Start{Now("a")})
+		_, err := serveFake(t, f).Subscribe(t.Context(), []wire.Start{FromNow("a")})
 		require.ErrorIs(t, err, forbidden)
 		require.Zero(t, time.Since(began))
 		require.LessOrEqual(t, asked.Load(), int64(3))
@@ -250,7 +250,7 @@ func TestAutoMayBeStateless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.script = holdsBack(f)
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(Auto), Stateless())
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, WithTransport(Auto), Stateless())
 		require.Equal(t, LongPoll, s.Transport())
 		require.Zero(t, f.opened)
 	})

@@ -173,7 +173,7 @@ func (l *loop) try(life, ctx context.Context, starts []wire.Start) error {
 	if l.isPolledWithoutSession() {
 		now := make([]wire.Start, len(starts))
 		for i, start := range starts {
-			now[i] = Now(start.Topic)
+			now[i] = FromNow(start.Topic)
 		}
 		options := l.options.by(LongPoll)
 		options.mode = Single

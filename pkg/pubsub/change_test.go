@@ -30,11 +30,11 @@ func TestChangeWhileAPollIsParked(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
 		f.publish("b", 2)
-		s := subscribe(t, c, []wire.Start{Now("a")}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, w.options...)
 		time.Sleep(time.Second)
 		polls := len(f.seen())
 
-		wantChange(t, s, []wire.Start{Now("b"), Now("a")}, nil, "b@k3:2", "a@k3:0")
+		wantChange(t, s, []wire.Start{FromNow("b"), FromNow("a")}, nil, "b@k3:2", "a@k3:0")
 		wantPositions(t, s, "a@k3:0", "b@k3:2")
 		f.publish("b", 1)
 		f.publish("a", 1)
@@ -68,14 +68,14 @@ func TestATopicMovedBackComesAgainFromThere(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
 		f.publish("a", 5)
-		s := subscribe(t, c, []wire.Start{Oldest("a")}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromOldest("a")}, w.options...)
 		wantNext(t, s, "a@k3:1", "a@k3:2")
 		synctest.Wait() // the rest is in the buffer
-		wantChange(t, s, []wire.Start{After(position(t, "a@k3:1"))}, []string{"a"}, "a@k3:1")
+		wantChange(t, s, []wire.Start{FromPosition(position(t, "a@k3:1"))}, []string{"a"}, "a@k3:1")
 		wantPositions(t, s, "a@k3:1")
 		wantNext(t, s, "a@k3:2", "a@k3:3", "a@k3:4", "a@k3:5")
-		wantChange(t, s, []wire.Start{Now("b")}, []string{"a"}, "b@k3:0")
-		wantChange(t, s, []wire.Start{Oldest("a")}, nil, "a@k3:0")
+		wantChange(t, s, []wire.Start{FromNow("b")}, []string{"a"}, "b@k3:0")
+		wantChange(t, s, []wire.Start{FromOldest("a")}, nil, "a@k3:0")
 		wantNext(t, s, "a@k3:1", "a@k3:2", "a@k3:3", "a@k3:4", "a@k3:5")
 		wantQuiet(t, s)
 		require.LessOrEqual(t, len(f.sessions), 1, "the sessions before were ended")
@@ -104,13 +104,13 @@ func TestALateFrameOfAnEarlierStayHidesNothing(t *testing.T) {
 			_, _ = w.Write(sent.Body.Bytes())
 			return true
 		}
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch))
 		f.publish("a", 1)
 		wantNext(t, s, "a@k3:6")
 		f.publish("a", 1)
 		synctest.Wait() // 7 is on its way
 		wantChange(t, s, nil, []string{"a"})
-		wantChange(t, s, []wire.Start{Oldest("a")}, nil, "a@k3:0")
+		wantChange(t, s, []wire.Start{FromOldest("a")}, nil, "a@k3:0")
 		wantNext(t, s, "a@k3:1", "a@k3:2", "a@k3:3", "a@k3:4", "a@k3:5", "a@k3:6", "a@k3:7")
 		wantQuiet(t, s)
 	})
@@ -139,12 +139,12 @@ func TestARefusedChangeLeavesAllAsItWas(t *testing.T) {
 	inEveryWay(t, func(t *testing.T, w way) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, w.options...)
 		synctest.Wait()
 		f.set(func() {
 			refuseOnce(f, changes, problem.New(wire.CodeForbidden, "", "not b"))
 		})
-		_, err := s.Change(t.Context(), []wire.Start{Now("b")}, []string{"a"})
+		_, err := s.Change(t.Context(), []wire.Start{FromNow("b")}, []string{"a"})
 		problem := (*wire.Problem)(nil)
 		require.ErrorAs(t, err, &problem)
 		require.Equal(t, wire.CodeForbidden, problem.Code)
@@ -159,7 +159,7 @@ func TestAChangeOfUnknownOutcomeIsMadeInANewSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a"), Now("b")}, WithMode(Batch))
+		s := subscribe(t, c, []wire.Start{FromNow("a"), FromNow("b")}, WithMode(Batch))
 		synctest.Wait()
 		f.set(func() {
 			lost := false
@@ -172,7 +172,7 @@ func TestAChangeOfUnknownOutcomeIsMadeInANewSession(t *testing.T) {
 				panic(http.ErrAbortHandler)
 			}
 		})
-		wantChange(t, s, []wire.Start{Now("c")}, []string{"a"}, "c@k3:0")
+		wantChange(t, s, []wire.Start{FromNow("c")}, []string{"a"}, "c@k3:0")
 		require.Equal(t, 2, f.opened)
 		f.publish("a", 1)
 		f.publish("b", 1)
@@ -195,10 +195,10 @@ func TestAChangeOutlivesItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch))
 		synctest.Wait()
 		f.set(func() { delete(f.sessions, "session-1") })
-		wantChange(t, s, []wire.Start{Now("b")}, nil, "b@k3:0")
+		wantChange(t, s, []wire.Start{FromNow("b")}, nil, "b@k3:0")
 		f.publish("b", 1)
 		wantNext(t, s, "b@k3:1")
 	})
@@ -208,7 +208,7 @@ func TestChangeWaitsForTheDaemonUntilItsContextEnds(t *testing.T) {
 	inEveryWay(t, func(t *testing.T, w way) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, w.options...)
 		synctest.Wait()
 		f.set(func() {
 			f.down = true
@@ -216,13 +216,13 @@ func TestChangeWaitsForTheDaemonUntilItsContextEnds(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		_, err := s.Change(ctx, []wire.Start{Now("b")}, nil)
+		_, err := s.Change(ctx, []wire.Start{FromNow("b")}, nil)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
 		f.set(func() { f.down, f.script = false, nil })
 		time.Sleep(time.Minute)
 		wantPositions(t, s, "a@k3:0")
-		wantChange(t, s, []wire.Start{Now("c")}, nil, "c@k3:0")
+		wantChange(t, s, []wire.Start{FromNow("c")}, nil, "c@k3:0")
 		f.publish("b", 1)
 		f.publish("c", 1)
 		wantNext(t, s, "c@k3:1")
@@ -234,8 +234,8 @@ func TestChangeChecksItsTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")}, Stateless())
-		_, err := s.Change(t.Context(), []wire.Start{Now("b"), Oldest("b")}, nil)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, Stateless())
+		_, err := s.Change(t.Context(), []wire.Start{FromNow("b"), FromOldest("b")}, nil)
 		require.ErrorContains(t, err, "listed twice")
 		_, err = s.Change(t.Context(), nil, []string{"a"})
 		require.ErrorIs(t, err, errNoTopics)
@@ -248,7 +248,7 @@ func TestAChangeAnsweredLaterHoldsNothingUp(t *testing.T) {
 	inEveryWay(t, func(t *testing.T, w way) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, w.options...)
 		synctest.Wait()
 		overloaded := problem.New(wire.CodeOverloaded, "", "too many topics")
 		overloaded.RetryAfterMS = 60_000
@@ -256,7 +256,7 @@ func TestAChangeAnsweredLaterHoldsNothingUp(t *testing.T) {
 			refuseOnce(f, changes, overloaded)
 		})
 		began := time.Now()
-		_, err := s.Change(t.Context(), []wire.Start{After(position(t, "b@k3:0"))}, nil)
+		_, err := s.Change(t.Context(), []wire.Start{FromPosition(position(t, "b@k3:0"))}, nil)
 		require.ErrorIs(t, err, overloaded)
 		f.publish("a", 1)
 		wantNext(t, s, "a@k3:1")
@@ -270,7 +270,7 @@ func TestAProxys503ToAChangeIsUncertain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch))
 		synctest.Wait()
 		f.set(func() {
 			f.script = func(w http.ResponseWriter, r *http.Request) bool {
@@ -282,7 +282,7 @@ func TestAProxys503ToAChangeIsUncertain(t *testing.T) {
 				return true
 			}
 		})
-		wantChange(t, s, []wire.Start{Now("b")}, nil, "b@k3:0")
+		wantChange(t, s, []wire.Start{FromNow("b")}, nil, "b@k3:0")
 		require.Equal(t, 2, f.opened, "the session can be trusted no longer")
 		f.publish("b", 1)
 		wantNext(t, s, "b@k3:1")

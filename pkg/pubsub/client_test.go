@@ -53,7 +53,7 @@ func TestNoErrorQuotesTheSession(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
 		var waited waits
-		subscribe(t, c, []wire.Start{Now("a")}, append(w.options, waited.notify())...)
+		subscribe(t, c, []wire.Start{FromNow("a")}, append(w.options, waited.notify())...)
 		synctest.Wait()
 		f.goDown()
 		time.Sleep(time.Minute)

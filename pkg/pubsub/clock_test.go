@@ -88,7 +88,7 @@ func TestASilentConnectionIsNoticedByBothClocks(t *testing.T) {
 			var wall jumpingClock
 			c := serveFake(t, f, wall.option())
 			var waited waits
-			s := subscribe(t, c, []wire.Start{Now("a")}, append(w.options, waited.notify())...)
+			s := subscribe(t, c, []wire.Start{FromNow("a")}, append(w.options, waited.notify())...)
 			f.publish("a", 1)
 			wantNext(t, s, "a@k3:1")
 			synctest.Wait()
@@ -111,7 +111,7 @@ func TestASuspendEndsAWait(t *testing.T) {
 		overloaded := problem.New(wire.CodeOverloaded, "", "too much")
 		overloaded.RetryAfterMS = 600_000
 		refuseOnce(f, changes, overloaded)
-		s := subscribe(t, c, []wire.Start{After(position(t, "a@k3:0"))}, Stateless())
+		s := subscribe(t, c, []wire.Start{FromPosition(position(t, "a@k3:0"))}, Stateless())
 		synctest.Wait()
 		began := time.Now()
 		f.publish("a", 1)
@@ -131,7 +131,7 @@ func TestATokenIsRenewedAfterASuspend(t *testing.T) {
 			f.limits.HeartbeatMS, f.limits.PollTimeoutMS = maxLimitMS, maxLimitMS // no watchdog comes before it
 			var wall jumpingClock
 			c := serveFake(t, f, wall.option(), tokensInTurn("1", "2"))
-			subscribe(t, c, []wire.Start{Now("a")}, w.options...)
+			subscribe(t, c, []wire.Start{FromNow("a")}, w.options...)
 			wall.jump(jump)
 			time.Sleep(within)
 			synctest.Wait()

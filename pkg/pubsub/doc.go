@@ -5,10 +5,10 @@
 // A Subscription resumes by position after a broken answer, a lost connection or a restart
 // of the daemon. Next returns lost messages as a gap; there is no other loss. To resume
 // after a restart of your program, store Subscription.Positions with your own state and
-// subscribe with After.
+// subscribe with FromPosition.
 //
 //	c, err := pubsub.New("http://127.0.0.1:8080")
-//	s, err := c.Subscribe(ctx, []wire.Start{pubsub.Oldest("prices.acme")})
+//	s, err := c.Subscribe(ctx, []wire.Start{pubsub.FromOldest("prices.acme")})
 //	defer s.Close()
 //	published, err := c.PublishJSON(ctx, "prices.acme", 17)
 //	item, err := s.Next(ctx) // item.Message, or item.Gap: what was lost, and why

@@ -50,7 +50,7 @@ func TestPayloadsAreTheSameInEveryWay(t *testing.T) {
 		for _, m := range want {
 			f.add("a", m)
 		}
-		s := subscribe(t, serveFake(t, f), []wire.Start{Oldest("a")}, w.options...)
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromOldest("a")}, w.options...)
 		for _, m := range want {
 			item, err := s.Next(t.Context())
 			require.NoError(t, err)

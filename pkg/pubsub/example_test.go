@@ -29,7 +29,7 @@ func Example() {
 	}
 	defer client.Close()
 
-	sub, err := client.Subscribe(ctx, []wire.Start{pubsub.Now("prices.acme")})
+	sub, err := client.Subscribe(ctx, []wire.Start{pubsub.FromNow("prices.acme")})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func ExampleSubscription_Positions() {
 		}
 	}
 
-	first, err := client.Subscribe(ctx, []wire.Start{pubsub.Oldest("jobs")})
+	first, err := client.Subscribe(ctx, []wire.Start{pubsub.FromOldest("jobs")})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func ExampleSubscription_Positions() {
 
 	var starts []wire.Start
 	for _, position := range stored {
-		starts = append(starts, pubsub.After(position))
+		starts = append(starts, pubsub.FromPosition(position))
 	}
 	second, err := client.Subscribe(ctx, starts)
 	if err != nil {
@@ -119,13 +119,13 @@ func ExampleSubscription_Change() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	sub, err := client.Subscribe(ctx, []wire.Start{pubsub.Now("chat.lobby")}, pubsub.WithMode(pubsub.Stream))
+	sub, err := client.Subscribe(ctx, []wire.Start{pubsub.FromNow("chat.lobby")}, pubsub.WithMode(pubsub.Stream))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer sub.Close()
 
-	positions, err := sub.Change(ctx, []wire.Start{pubsub.Now("chat.room-7")}, []string{"chat.lobby"})
+	positions, err := sub.Change(ctx, []wire.Start{pubsub.FromNow("chat.room-7")}, []string{"chat.lobby"})
 	if err != nil {
 		log.Fatal(err)
 	}

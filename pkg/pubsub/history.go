@@ -56,7 +56,7 @@ func (c *Client) history(ctx context.Context, topic string, before wire.Position
 	for began := c.clock.now(); ; {
 		page, err := c.historyOnce(ctx, topic, query)
 		if hasCode(err, wire.CodeTopicUnknown) {
-			return HistoryPage{Before: before, Next: Oldest(topic)}, nil // its first message is new
+			return HistoryPage{Before: before, Next: FromOldest(topic)}, nil // its first message is new
 		}
 		if err == nil || !isTransient(err) {
 			return page, err
@@ -92,9 +92,9 @@ func (c *Client) historyOnce(ctx context.Context, topic string, query url.Values
 		return HistoryPage{}, unexpected(http.StatusOK, "with the history of another topic")
 	}
 	page.Before, page.More = done.Position, done.More
-	page.Next = After(done.Position)
+	page.Next = FromPosition(done.Position)
 	if n := len(page.Items); n > 0 {
-		page.Next = After(page.Items[n-1].Position())
+		page.Next = FromPosition(page.Items[n-1].Position())
 	}
 	return page, nil
 }

@@ -67,7 +67,7 @@ func TestHistory(t *testing.T) {
 		f.answersHistory(says(`{"done":{"position":"a@k3:7","more":false}}` + "\n"))
 		page, err = c.History(t.Context(), "a", page.Before, 20)
 		require.NoError(t, err)
-		require.Equal(t, HistoryPage{Before: wire.Position{Topic: "a", Epoch: "k3", Offset: 7}, Next: After(page.Before)}, page)
+		require.Equal(t, HistoryPage{Before: wire.Position{Topic: "a", Epoch: "k3", Offset: 7}, Next: FromPosition(page.Before)}, page)
 	})
 }
 
@@ -93,7 +93,7 @@ func TestTheHistoryOfATopicThatDoesNotExist(t *testing.T) {
 		f.answersHistory(refuses(problem.New(wire.CodeTopicUnknown, "publish", "topic a does not exist")))
 		page, err := c.History(t.Context(), "a", wire.Position{}, 50)
 		require.NoError(t, err)
-		require.Equal(t, HistoryPage{Next: Oldest("a")}, page)
+		require.Equal(t, HistoryPage{Next: FromOldest("a")}, page)
 	})
 }
 

@@ -25,7 +25,7 @@ func textsOf(t *testing.T, positions []wire.Position) (texts []string) {
 // has taken the items before.
 func TestAMovedPositionIsKeptLikeThatOfAMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		list, err := newTopicList([]wire.Start{Now("a"), Now("b.*")})
+		list, err := newTopicList([]wire.Start{FromNow("a"), FromNow("b.*")})
 		require.NoError(t, err)
 		list.settle([]wire.Position{position(t, "a@k3:1"), position(t, "b.*@k3:0")})
 		l := &loop{s: newSubscription(list, nil), stay: countingStay{}, answer: &answer{}}
@@ -96,7 +96,7 @@ func TestOwnMessagesThatWereEvictedAreNoGap(t *testing.T) {
 	} {
 		all.Go(func() {
 			options := append(options, WithoutOwn("me"))
-			s, err := c.Subscribe(ctx, []wire.Start{Now(name)}, options...)
+			s, err := c.Subscribe(ctx, []wire.Start{FromNow(name)}, options...)
 			if !assertNoError(t, name, err) {
 				return
 			}
@@ -114,7 +114,7 @@ func TestOwnMessagesThatWereEvictedAreNoGap(t *testing.T) {
 				}
 				cancel()
 			}
-			again, err := c.Subscribe(ctx, []wire.Start{After(s.Positions()[0])}, options...)
+			again, err := c.Subscribe(ctx, []wire.Start{FromPosition(s.Positions()[0])}, options...)
 			if !assertNoError(t, name, err) {
 				return
 			}

@@ -138,7 +138,7 @@ func TestAKeyIsNotRepeatedAfterTheDaemonsWindow(t *testing.T) {
 			f := newFake()
 			f.limits.IdempotencyMS = window.Milliseconds()
 			c := serveFake(t, f)
-			s, err := c.Subscribe(t.Context(), []wire.Start{Now("b")})
+			s, err := c.Subscribe(t.Context(), []wire.Start{FromNow("b")})
 			require.NoError(t, err)
 			s.Close()
 			calls := 0

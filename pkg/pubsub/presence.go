@@ -96,7 +96,7 @@ func (c *Client) openPresence(ctx context.Context, topic string, opts []Subscrib
 		if p.options.openTimeout > 0 {
 			opts = append(opts[:len(opts):len(opts)], WithOpenTimeout(max(1, p.options.openTimeout-c.clock.since(begun))))
 		}
-		p.sub, err = c.Subscribe(p.life, []wire.Start{After(p.at)}, opts...)
+		p.sub, err = c.Subscribe(p.life, []wire.Start{FromPosition(p.at)}, opts...)
 	}
 	if err != nil {
 		p.end(ErrClosed)

@@ -471,7 +471,7 @@ func TestPresenceOfADaemon(t *testing.T) {
 			require.Equal(t, members, p.Counts().Count)
 		}
 		wants("list", 0)
-		s, err := c.Subscribe(ctx, []wire.Start{Now("chat.a")}, WithoutOwn("c1"), WithTransport(transport))
+		s, err := c.Subscribe(ctx, []wire.Start{FromNow("chat.a")}, WithoutOwn("c1"), WithTransport(transport))
 		require.NoError(t, err)
 		wants("join /c1", 1)
 		s.Close()
@@ -544,7 +544,7 @@ func TestPresenceBecomesTheTruthOverRealConnections(t *testing.T) {
 	for i := range members {
 		var c *Client
 		c, members[i] = clientOver(t, d)
-		s, err := c.Subscribe(t.Context(), []wire.Start{Now("chat.a")}, WithoutOwn(fmt.Sprint("c", i)), WithTransport(ways[i%len(ways)]))
+		s, err := c.Subscribe(t.Context(), []wire.Start{FromNow("chat.a")}, WithoutOwn(fmt.Sprint("c", i)), WithTransport(ways[i%len(ways)]))
 		require.NoError(t, err)
 		defer s.Close()
 		truth[fmt.Sprint("/c", i)] = true

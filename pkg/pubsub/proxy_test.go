@@ -20,7 +20,7 @@ import (
 func TestOneMaintenancePageDoesNotEndASubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithMode(Batch))
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, WithMode(Batch))
 		synctest.Wait()
 		answered := 0
 		f.set(func() {
@@ -47,7 +47,7 @@ func TestAnErrorDoesNotQuoteTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		var waited waits
-		subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithMode(Batch), waited.notify())
+		subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, WithMode(Batch), waited.notify())
 		synctest.Wait()
 		path := ""
 		f.set(func() {
@@ -77,7 +77,7 @@ func TestStatelessPollsDifferInTheirURLs(t *testing.T) {
 		}
 		c := serveFake(t, f)
 		for range 3 {
-			subscribe(t, c, []wire.Start{Now("a")}, Stateless())
+			subscribe(t, c, []wire.Start{FromNow("a")}, Stateless())
 		}
 		synctest.Wait()
 		f.set(func() { require.Len(t, urls, 6, "each asked for its position, and then polled") })
@@ -91,7 +91,7 @@ func TestAPollThatIsHeldForLongIsNotGivenUp(t *testing.T) {
 		f := newFake()
 		f.limits.PollTimeoutMS = 60_000
 		var waited waits
-		start := After(wire.Position{Topic: "a", Epoch: "k3"})
+		start := FromPosition(wire.Position{Topic: "a", Epoch: "k3"})
 		subscribe(t, serveFake(t, f), []wire.Start{start}, Stateless(), waited.notify())
 		time.Sleep(10 * time.Minute)
 		errs, _ := waited.seen()
@@ -102,7 +102,7 @@ func TestAPollThatIsHeldForLongIsNotGivenUp(t *testing.T) {
 func TestARefusedStatelessChangeLeavesAllAsItWas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, Stateless())
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, Stateless())
 		synctest.Wait()
 		f.set(func() {
 			f.script = func(w http.ResponseWriter, r *http.Request) bool {
@@ -113,7 +113,7 @@ func TestARefusedStatelessChangeLeavesAllAsItWas(t *testing.T) {
 				return forbidden
 			}
 		})
-		_, err := s.Change(t.Context(), []wire.Start{After(wire.Position{Topic: "b", Epoch: "k3"})}, nil)
+		_, err := s.Change(t.Context(), []wire.Start{FromPosition(wire.Position{Topic: "b", Epoch: "k3"})}, nil)
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeForbidden})
 		f.publish("a", 1)
 		wantNext(t, s, "a@k3:1")
@@ -146,11 +146,11 @@ func TestChangeDoesNotKeepTheCallersSlices(t *testing.T) {
 		}
 		c, err := New("http://daemon", WithHTTPClient(&http.Client{Transport: roundTrip(through)}))
 		require.NoError(t, err)
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
-		add := []wire.Start{Now("b")}
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch))
+		add := []wire.Start{FromNow("b")}
 		_, err = s.Change(ctx, add, nil)
 		require.ErrorIs(t, err, context.Canceled)
-		add[0] = Now("something.else")
+		add[0] = FromNow("something.else")
 		close(reused)
 		synctest.Wait()
 		for _, p := range s.Positions() {

@@ -55,7 +55,7 @@ func publish(ctx context.Context, client *pubsub.Client) error {
 }
 
 func subscribe(ctx context.Context, client *pubsub.Client) error {
-	sub, err := client.Subscribe(ctx, []wire.Start{pubsub.Oldest("orders"), pubsub.Now("prices.*")})
+	sub, err := client.Subscribe(ctx, []wire.Start{pubsub.FromOldest("orders"), pubsub.FromNow("prices.*")})
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func resume(ctx context.Context, client *pubsub.Client, sub *pubsub.Subscription
 	stored := sub.Positions()
 	var starts []wire.Start
 	for _, position := range stored {
-		starts = append(starts, pubsub.After(position))
+		starts = append(starts, pubsub.FromPosition(position))
 	}
 	resumed, err := client.Subscribe(ctx, starts)
 	return resumed, err

@@ -44,7 +44,7 @@ func TestAnUnreachableDaemonIsTriedForEverAtBoundedIntervals(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f, WithMaxBackoff(3*time.Second))
 		var waited waits
-		s := subscribe(t, c, []wire.Start{Now("a")}, append(w.options, waited.notify())...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, append(w.options, waited.notify())...)
 		synctest.Wait()
 		f.goDown()
 		time.Sleep(10 * time.Minute)
@@ -73,7 +73,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 		times := refuseOnce(f, func(r *http.Request) bool { return r.Method != http.MethodDelete }, overloaded)
 		var waited waits
 		began := time.Now()
-		s := subscribe(t, c, []wire.Start{Now("a")}, append(w.options, waited.notify(), WithOpenTimeout(0))...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, append(w.options, waited.notify(), WithOpenTimeout(0))...)
 		require.Equal(t, 1, *times)
 		errs, all := waited.seen()
 		require.Equal(t, []time.Duration{42 * time.Second}, all)
@@ -108,7 +108,7 @@ func TestADaemonThatDrainsIsLeftAsItAsks(t *testing.T) {
 					return true
 				}
 				var waited waits
-				s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(mode), waited.notify())
+				s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(mode), waited.notify())
 				f.publish("a", 1)
 				wantNext(t, s, "a@k3:1")
 				_, all := waited.seen()
@@ -125,7 +125,7 @@ func TestSubscribeGivesUpAfterItsOpenTimeout(t *testing.T) {
 		f.down = true
 		c := serveFake(t, f)
 		began := time.Now()
-		_, err := c.Subscribe(t.Context(), []wire.Start{Now("a")}, WithMode(Batch))
+		_, err := c.Subscribe(t.Context(), []wire.Start{FromNow("a")}, WithMode(Batch))
 		require.ErrorContains(t, err, "connection refused")
 		require.ErrorIs(t, err, errOpenTimeout)
 		require.Equal(t, DefaultOpenTimeout, time.Since(began))
@@ -139,7 +139,7 @@ func TestSubscribeToASilentDaemonIsBounded(t *testing.T) {
 		f.script = hang
 		c := serveFake(t, f)
 		began := time.Now()
-		_, err := c.Subscribe(t.Context(), []wire.Start{Now("a")}, append(w.options, WithOpenTimeout(time.Minute))...)
+		_, err := c.Subscribe(t.Context(), []wire.Start{FromNow("a")}, append(w.options, WithOpenTimeout(time.Minute))...)
 		require.ErrorIs(t, err, errOpenTimeout)
 		require.Equal(t, time.Minute, time.Since(began))
 	})
@@ -160,13 +160,13 @@ func TestARefusalEndsTheSubscription(t *testing.T) {
 		}
 		f.script = always
 		began := time.Now()
-		_, err := c.Subscribe(t.Context(), []wire.Start{Now("a")}, w.options...)
+		_, err := c.Subscribe(t.Context(), []wire.Start{FromNow("a")}, w.options...)
 		require.ErrorIs(t, err, unauthorized)
 		require.Zero(t, time.Since(began))
 
 		f.set(func() { f.script = nil })
 		f.publish("a", 2)
-		s := subscribe(t, c, []wire.Start{Oldest("a")}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromOldest("a")}, w.options...)
 		synctest.Wait()
 		f.set(func() { f.script = always })
 		f.breakOff()
@@ -195,7 +195,7 @@ func TestAnotherServersAnswersDoNotEndTheSubscription(t *testing.T) {
 					return true
 				}
 				var waited waits
-				s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch), waited.notify())
+				s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch), waited.notify())
 				time.Sleep(time.Hour)
 				errs, all := waited.seen()
 				require.Less(t, len(errs), 3600/15+20)
@@ -233,7 +233,7 @@ func TestEmptyAnswersAreNotARush(t *testing.T) {
 			return true
 		}
 		var waited waits
-		s := subscribe(t, c, []wire.Start{Now("a")}, append(w.options, waited.notify())...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, append(w.options, waited.notify())...)
 		synctest.Wait()
 		f.breakOff()
 		time.Sleep(15 * time.Minute)
@@ -267,7 +267,7 @@ func TestPollsThatAProxyCutsDoNotSlowDown(t *testing.T) {
 			return true
 		}
 		var waited waits
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch), waited.notify())
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch), waited.notify())
 		time.Sleep(time.Hour)
 		s.Close()
 		_, all := waited.seen()
@@ -285,7 +285,7 @@ func TestAFrameEndsARowOfFailures(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
 		var waited waits
-		s := subscribe(t, c, []wire.Start{Now("a")}, append(w.options, waited.notify())...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, append(w.options, waited.notify())...)
 		synctest.Wait()
 		f.goDown()
 		time.Sleep(time.Minute)
@@ -328,7 +328,7 @@ func TestAlternatingEpochsAreNotARush(t *testing.T) {
 			_, _ = w.Write([]byte(`{"position":"a@` + epoch + `:1","time":1,"data":1}` + "\n"))
 			return polls.Load() < 5000
 		}
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch))
 		for began := time.Now(); time.Since(began) < 10*time.Minute; {
 			_, err := s.Next(t.Context())
 			require.NoError(t, err)

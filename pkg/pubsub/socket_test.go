@@ -35,7 +35,7 @@ func TestRepliesToOthersAreNotOurs(t *testing.T) {
 			_, _ = io.Copy(io.Discard, conn)
 		}))
 		require.NoError(t, err)
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithTransport(TCP))
-		wantChange(t, s, []wire.Start{Now("b")}, nil, "b@k3:7")
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithTransport(TCP))
+		wantChange(t, s, []wire.Start{FromNow("b")}, nil, "b@k3:7")
 	})
 }

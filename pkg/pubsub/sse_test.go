@@ -41,12 +41,12 @@ func TestWhatAnEventStreamIsAskedFor(t *testing.T) {
 			asked = r.URL.Query()
 			return false
 		}
-		starts := []wire.Start{Paced(Now("a"), 200*time.Millisecond), Paced(Oldest("b"), 200*time.Millisecond)}
+		starts := []wire.Start{Paced(FromNow("a"), 200*time.Millisecond), Paced(FromOldest("b"), 200*time.Millisecond)}
 		s := subscribe(t, c, starts, WithTransport(SSE), WithoutOwn("tab:7"))
 		delete(asked, "r")
 		require.Equal(t, url.Values{"topic": {"a", "b@oldest"}, "max_rate": {"1/200ms"}, "client": {"tab:7"}, "echo": {"false"}}, asked)
 
-		_, err := s.Change(t.Context(), []wire.Start{Now("c")}, nil)
+		_, err := s.Change(t.Context(), []wire.Start{FromNow("c")}, nil)
 		require.ErrorIs(t, err, errPaces)
 		_, err = c.Subscribe(t.Context(), nil, WithTransport(SSE))
 		require.ErrorIs(t, err, errNoTopics)
@@ -63,8 +63,8 @@ func TestAChangeOfEventsIsOneRequest(t *testing.T) {
 			f.set(func() { asked = append(asked, r.URL.Path) })
 			return false
 		}
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(SSE))
-		wantChange(t, s, []wire.Start{After(position(t, "b@k3:0"))}, nil, "b@k3:0")
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, WithTransport(SSE))
+		wantChange(t, s, []wire.Start{FromPosition(position(t, "b@k3:0"))}, nil, "b@k3:0")
 		wantNext(t, s, "b@k3:1")
 		f.set(func() { require.Equal(t, []string{"/v1/sse", "/v1/sse"}, asked) })
 	})
@@ -87,7 +87,7 @@ func TestAnEndWithoutAHelloIsRetried(t *testing.T) {
 			return true
 		}
 		began := time.Now()
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithTransport(SSE))
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithTransport(SSE))
 		require.Equal(t, 7*time.Second, time.Since(began))
 		f.publish("a", 1)
 		wantNext(t, s, "a@k3:1")

@@ -10,22 +10,22 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Now returns the start of a subscription to the messages published to topic from now on.
-func Now(topic string) wire.Start { return wire.Start{Topic: topic} }
+// FromNow returns the start of a subscription to the messages published to topic from now on.
+func FromNow(topic string) wire.Start { return wire.Start{Topic: topic} }
 
-// Oldest returns the start of a subscription that begins with the oldest message in the
+// FromOldest returns the start of a subscription that begins with the oldest message in the
 // history of topic.
-func Oldest(topic string) wire.Start { return wire.Start{Topic: topic, From: wire.FromOldest} }
+func FromOldest(topic string) wire.Start { return wire.Start{Topic: topic, From: wire.FromOldest} }
 
-// Newest returns the start of a subscription that begins with the newest n messages in the
+// FromNewest returns the start of a subscription that begins with the newest n messages in the
 // history of topic; of a pattern, of each of its topics. n is 1 to 1000.
-func Newest(topic string, n int) wire.Start {
+func FromNewest(topic string, n int) wire.Start {
 	return wire.Start{Topic: topic, From: wire.FromNewest, Newest: int32(min(max(n, 0), math.MaxInt32))}
 }
 
-// After returns the start of a subscription that resumes after position, such as one of
+// FromPosition returns the start of a subscription that resumes after position, such as one of
 // Subscription.Positions. A gap announces messages that the history no longer holds.
-func After(position wire.Position) wire.Start { return wire.StartAfter(position) }
+func FromPosition(position wire.Position) wire.Start { return wire.StartAfter(position) }
 
 // Paced returns start with at most one delivery in each period of every, which must be a
 // millisecond to an hour. The daemon delivers the newest message of each key; a gap,

@@ -135,7 +135,7 @@ func (s *Subscription) All(ctx context.Context) iter.Seq2[Item, error] {
 // Positions returns the position of each topic and pattern after the items that Next has
 // returned. They are in the order in which topics were added or, with patterns, first
 // delivered. A program that stores them together with its own state resumes with
-// After(position) of each: then it misses no message and gets none twice. Resume with the
+// FromPosition(position) of each: then it misses no message and gets none twice. Resume with the
 // positions of patterns, too: they stand for topics without an item. With WithoutOwn, a call of Next
 // that waits moves them past own messages.
 func (s *Subscription) Positions() []wire.Position {

@@ -131,7 +131,7 @@ func TestWhatIsPublishedAfterSubscribeArrives(t *testing.T) {
 		f.publish("a", 2)
 		f.publish("b", 3)
 		f.publish("c", 2)
-		s := subscribe(t, c, []wire.Start{Now("a"), Oldest("b"), After(position(t, "c@k3:1"))}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromNow("a"), FromOldest("b"), FromPosition(position(t, "c@k3:1"))}, w.options...)
 		wantPositions(t, s, "a@k3:2", "b@k3:0", "c@k3:1")
 		wantNext(t, s, "b@k3:1", "b@k3:2", "b@k3:3", "c@k3:2")
 		f.publish("a", 2)
@@ -148,7 +148,7 @@ func TestThePresenceOfTheLongestTopicArrives(t *testing.T) {
 		c := serveFake(t, f)
 		topic := wire.PresenceTopic(strings.Repeat("x", wire.MaxTopicBytes))
 		f.publish(topic, 1)
-		s := subscribe(t, c, []wire.Start{Oldest(topic)}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromOldest(topic)}, w.options...)
 		wantNext(t, s, topic+"@k3:1")
 		f.publish(topic, 1)
 		wantNext(t, s, topic+"@k3:2")
@@ -189,7 +189,7 @@ func cutAt(t *testing.T, w way, at int) (whole bool) {
 	}
 	retries := 0
 	notify := WithRetryNotify(func(error, time.Duration) { retries++ })
-	s := subscribe(t, c, []wire.Start{After(position(t, "a@k3:0"))}, append(w.options, notify)...)
+	s := subscribe(t, c, []wire.Start{FromPosition(position(t, "a@k3:0"))}, append(w.options, notify)...)
 	wantNext(t, s, "evicted a@k3:0-a@k3:1", "a@k3:2", "a@k3:3")
 	f.publish("a", 1)
 	wantNext(t, s, "a@k3:4")
@@ -215,7 +215,7 @@ func TestALostAnswerIsAskedForAgainWithTheSameAck(t *testing.T) {
 			}
 			return -1
 		}
-		s := subscribe(t, c, []wire.Start{Oldest("a")}, WithMode(Batch))
+		s := subscribe(t, c, []wire.Start{FromOldest("a")}, WithMode(Batch))
 		wantNext(t, s, "a@k3:1", "a@k3:2")
 		f.publish("a", 3)
 		wantNext(t, s, "a@k3:3", "a@k3:4", "a@k3:5")
@@ -237,7 +237,7 @@ func TestAnEndedSessionIsReopenedFromThePositions(t *testing.T) {
 				f := newFake()
 				c := serveFake(t, f)
 				f.publish("a", 2)
-				s := subscribe(t, c, []wire.Start{Oldest("a"), Now("b")}, WithMode(mode))
+				s := subscribe(t, c, []wire.Start{FromOldest("a"), FromNow("b")}, WithMode(mode))
 				wantNext(t, s, "a@k3:1", "a@k3:2")
 				f.endSessions()
 				f.publish("a", 1)
@@ -269,7 +269,7 @@ func TestASessionThatIsLostIsReopened(t *testing.T) {
 					return true
 				}
 				began := time.Now()
-				s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
+				s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch))
 				f.publish("a", 1)
 				wantNext(t, s, "a@k3:1")
 				require.True(t, refused)
@@ -285,7 +285,7 @@ func TestARestartMovesThePositionToTheNewEpoch(t *testing.T) {
 	inEveryWay(t, func(t *testing.T, w way) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, w.options...)
 		f.publish("a", 7)
 		wantNext(t, s, "a@k3:1", "a@k3:2", "a@k3:3", "a@k3:4", "a@k3:5", "a@k3:6", "a@k3:7")
 		f.restart("k4")
@@ -305,7 +305,7 @@ func TestARestartedGapMayLeadBack(t *testing.T) {
 		c := serveFake(t, f)
 		f.publish("a", 3)
 		f.evict("a", 1)
-		s := subscribe(t, c, []wire.Start{After(position(t, "a@k3:50"))}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromPosition(position(t, "a@k3:50"))}, w.options...)
 		wantNext(t, s, "restarted a@k3:50-a@k3:1", "a@k3:2", "a@k3:3")
 		wantPositions(t, s, "a@k3:3")
 		wantQuiet(t, s)
@@ -336,7 +336,7 @@ func TestARepeatedAnswerLosesNothing(t *testing.T) {
 				_, _ = w.Write(cached)
 				return true
 			}
-			s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithMode(mode))
+			s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, WithMode(mode))
 			for _, want := range []string{"a@k3:1", "a@k3:2", "a@k3:3"} {
 				f.publish("a", 1)
 				wantNext(t, s, want)
@@ -370,7 +370,7 @@ func TestRepeatedAndForeignFramesAreDropped(t *testing.T) {
 			_, _ = w.Write([]byte(body))
 			return true
 		}
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch))
 		wantNext(t, s, "a@k3:1", "slow a@k3:1-a@k3:4", "a@k3:5")
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -387,7 +387,7 @@ func TestAReplacedPollLosesTheSession(t *testing.T) {
 				f := newFake()
 				c := serveFake(t, f)
 				f.publish("a", 1)
-				s := subscribe(t, c, []wire.Start{Oldest("a")}, WithMode(mode))
+				s := subscribe(t, c, []wire.Start{FromOldest("a")}, WithMode(mode))
 				wantNext(t, s, "a@k3:1")
 				time.Sleep(time.Second) // the second poll is parked
 				f.set(func() { close(f.sessions["session-1"].parked); f.sessions["session-1"].parked = nil })
@@ -411,7 +411,7 @@ func TestPositionsAreOfWhatNextHasReturned(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
 		f.publish("a", 3)
-		s := subscribe(t, c, []wire.Start{Oldest("a"), Now("b")}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromOldest("a"), FromNow("b")}, w.options...)
 		synctest.Wait()
 		wantPositions(t, s, "a@k3:0", "b@k3:0")
 		wantNext(t, s, "a@k3:1")
@@ -423,7 +423,7 @@ func TestPositionsAreOfWhatNextHasReturned(t *testing.T) {
 
 		var starts []wire.Start
 		for _, p := range kept {
-			starts = append(starts, After(p))
+			starts = append(starts, FromPosition(p))
 		}
 		f.publish("b", 1)
 		again := subscribe(t, c, starts, w.options...)
@@ -437,7 +437,7 @@ func TestASlowCallerHoldsThePollsUpAndLosesNothing(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
 		f.publish("a", 5*itemBuffer)
-		s := subscribe(t, c, []wire.Start{Oldest("a")}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromOldest("a")}, w.options...)
 		time.Sleep(10 * time.Minute)
 		require.LessOrEqual(t, len(f.seen()), itemBuffer+2, "it polls no further than the buffer reaches")
 		require.LessOrEqual(t, len(s.items), itemBuffer)
@@ -452,7 +452,7 @@ func TestCloseTellsTheDaemonAndEndsNext(t *testing.T) {
 	inEveryWay(t, func(t *testing.T, w way) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")}, w.options...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, w.options...)
 		waiting := make(chan error, 1)
 		go func() {
 			_, err := s.Next(context.Background())
@@ -466,7 +466,7 @@ func TestCloseTellsTheDaemonAndEndsNext(t *testing.T) {
 		for item, err := range s.All(t.Context()) {
 			require.Fail(t, "All ends quietly", "%v %v", item, err)
 		}
-		_, err := s.Change(t.Context(), []wire.Start{Now("b")}, nil)
+		_, err := s.Change(t.Context(), []wire.Start{FromNow("b")}, nil)
 		require.ErrorIs(t, err, ErrClosed)
 	})
 }
@@ -476,7 +476,7 @@ func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch))
 		f.set(func() {
 			f.script = hang
 		})
@@ -491,7 +491,7 @@ func TestACallbackThatEndsItsGoroutineEndsTheSubscription(t *testing.T) {
 	inEveryWay(t, func(t *testing.T, w way) {
 		f := newFake()
 		exit := WithRetryNotify(func(error, time.Duration) { runtime.Goexit() })
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, append(w.options, exit)...)
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, append(w.options, exit)...)
 		f.goDown()
 		wantEnd(t, s, errGoexit)
 		s.Close()
@@ -504,7 +504,7 @@ func TestTheContextOfSubscribeIsTheLifeOfTheSubscription(t *testing.T) {
 		c := serveFake(t, f)
 		why := errors.New("shutting down")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		s, err := c.Subscribe(ctx, []wire.Start{Now("a")}, w.options...)
+		s, err := c.Subscribe(ctx, []wire.Start{FromNow("a")}, w.options...)
 		require.NoError(t, err)
 		cancel(why)
 		wantEnd(t, s, why)
@@ -519,7 +519,7 @@ func TestAllRanges(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
 		f.publish("a", 3)
-		s := subscribe(t, c, []wire.Start{Oldest("a")}, WithMode(Batch))
+		s := subscribe(t, c, []wire.Start{FromOldest("a")}, WithMode(Batch))
 		var got []string
 		for item, err := range s.All(t.Context()) {
 			require.NoError(t, err)
@@ -544,11 +544,11 @@ func TestSubscribeRefusesWhatCannotWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		for _, starts := range [][]wire.Start{{Now("")}, {Now("a..b")}, {Now("a"), Oldest("a")}, {Newest("a", 0)}, {Newest("a", 1001)}, {Newest("a", -1)}, {Newest("a", math.MaxInt)}} {
+		for _, starts := range [][]wire.Start{{FromNow("")}, {FromNow("a..b")}, {FromNow("a"), FromOldest("a")}, {FromNewest("a", 0)}, {FromNewest("a", 1001)}, {FromNewest("a", -1)}, {FromNewest("a", math.MaxInt)}} {
 			_, err := c.Subscribe(t.Context(), starts)
 			require.ErrorContains(t, err, "subscribe: ")
 		}
-		_, err := c.Subscribe(t.Context(), []wire.Start{Now("a")}, WithMode("morse"))
+		_, err := c.Subscribe(t.Context(), []wire.Start{FromNow("a")}, WithMode("morse"))
 		require.ErrorContains(t, err, "morse")
 		_, err = c.Subscribe(t.Context(), nil, Stateless())
 		require.ErrorContains(t, err, "needs a topic")
@@ -558,7 +558,7 @@ func TestSubscribeRefusesWhatCannotWork(t *testing.T) {
 
 func manyStarts(n int) (starts []wire.Start) {
 	for i := range n {
-		starts = append(starts, Now(fmt.Sprintf("topic.number-%d", i)))
+		starts = append(starts, FromNow(fmt.Sprintf("topic.number-%d", i)))
 	}
 	return starts
 }

@@ -24,7 +24,7 @@ func TestTCPNeedsAnAddress(t *testing.T) {
 		c, err := New("http://127.0.0.1:8080")
 		require.NoError(t, err)
 		began := time.Now()
-		_, err = c.Subscribe(t.Context(), []wire.Start{Now("a")}, WithTransport(TCP))
+		_, err = c.Subscribe(t.Context(), []wire.Start{FromNow("a")}, WithTransport(TCP))
 		require.ErrorIs(t, err, errNoTCPAddr)
 		require.Zero(t, time.Since(began))
 		_, err = New("http://127.0.0.1:8080", WithTCPAddr("127.0.0.1", nil))
@@ -58,7 +58,7 @@ func TestWhatATCPConnectionBeginsWith(t *testing.T) {
 			_, _ = conn.Write(wire.Content{End: problem.New(wire.CodeForbidden, "", "not you")}.AppendCBOR(nil))
 		}))
 		require.NoError(t, err)
-		_, err = c.Subscribe(t.Context(), []wire.Start{Oldest("a"), Paced(Now("b"), time.Second)}, WithTransport(TCP), WithoutOwn("tab:7"))
+		_, err = c.Subscribe(t.Context(), []wire.Start{FromOldest("a"), Paced(FromNow("b"), time.Second)}, WithTransport(TCP), WithoutOwn("tab:7"))
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeForbidden})
 		require.Equal(t, map[string]any{
 			"topics": []any{"a@oldest", map[any]any{"topic": "b", "max_rate": "1/1s"}},
@@ -81,7 +81,7 @@ func TestATCPPortOfAnotherLanguage(t *testing.T) {
 					_, _ = io.Copy(io.Discard, conn)
 				}))
 				require.NoError(t, err)
-				_, err = c.Subscribe(t.Context(), []wire.Start{Now("a")}, WithTransport(TCP), WithOpenTimeout(time.Hour))
+				_, err = c.Subscribe(t.Context(), []wire.Start{FromNow("a")}, WithTransport(TCP), WithOpenTimeout(time.Hour))
 				require.ErrorIs(t, err, errOpenTimeout)
 				require.ErrorAs(t, err, new(*UnexpectedAnswerError))
 			})
@@ -95,7 +95,7 @@ func TestATCPPortThatReadsNothing(t *testing.T) {
 		c, err := New("http://daemon", WithTCPAddr("daemon:8082", nil), dialsTo(t, func(net.Conn) { time.Sleep(time.Hour) }))
 		require.NoError(t, err)
 		began := time.Now()
-		_, err = c.Subscribe(t.Context(), []wire.Start{Now("a")}, WithTransport(TCP), WithOpenTimeout(time.Second))
+		_, err = c.Subscribe(t.Context(), []wire.Start{FromNow("a")}, WithTransport(TCP), WithOpenTimeout(time.Second))
 		require.ErrorIs(t, err, errOpenTimeout)
 		require.Equal(t, time.Second, time.Since(began))
 	})
@@ -113,14 +113,14 @@ func TestTCPMaySpeakTLS(t *testing.T) {
 	port := dialsTo(t, func(conn net.Conn) { f.serveTCP(tls.Server(conn, serves)) })
 	c, err := New("http://daemon", WithTCPAddr("example.com:8082", &tls.Config{RootCAs: trusted}), port)
 	require.NoError(t, err)
-	s := subscribe(t, c, []wire.Start{Oldest("a")}, WithTransport(TCP))
+	s := subscribe(t, c, []wire.Start{FromOldest("a")}, WithTransport(TCP))
 	wantNext(t, s, "a@k3:1")
 	s.Close()
 
 	c, err = New("http://daemon", WithTCPAddr("example.com:8082", &tls.Config{}), port)
 	require.NoError(t, err)
 	ctx, giveUp := context.WithCancelCause(t.Context())
-	_, err = c.Subscribe(ctx, []wire.Start{Now("a")}, WithTransport(TCP), WithRetryNotify(func(err error, _ time.Duration) { giveUp(err) }))
+	_, err = c.Subscribe(ctx, []wire.Start{FromNow("a")}, WithTransport(TCP), WithRetryNotify(func(err error, _ time.Duration) { giveUp(err) }))
 	require.ErrorContains(t, err, "certificate")
 }
 
@@ -137,7 +137,7 @@ func TestAWebSocketOverTLSBesideHTTP2(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.PublishJSON(t.Context(), "b", 1)
 	require.NoError(t, err)
-	s := subscribe(t, c, []wire.Start{Oldest("a")}, WithTransport(WebSocket)) // Auto would try others on a busy machine
+	s := subscribe(t, c, []wire.Start{FromOldest("a")}, WithTransport(WebSocket)) // Auto would try others on a busy machine
 	wantNext(t, s, "a@k3:1")
 	s.Close()
 }

@@ -117,7 +117,7 @@ func TestASubscriptionAsksAgainForATokenThatCannotBeOne(t *testing.T) {
 		c := serveFake(t, f)
 		require.NoError(t, tokensInTurn("", "psk_secret\n psk_other", "new")(c))
 		notify := WithRetryNotify(func(err error, _ time.Duration) { reasons = append(reasons, err.Error()) })
-		s := subscribe(t, c, []wire.Start{Now("a")}, append(w.options, notify)...)
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, append(w.options, notify)...)
 		f.publish("a", 1)
 		wantNext(t, s, "a@k3:1")
 		require.Len(t, reasons, 2)
@@ -161,7 +161,7 @@ func TestAClientWithoutATokenRenewsNothing(t *testing.T) {
 		f := newFake()
 		f.expires = time.Minute.Milliseconds()
 		notify := WithRetryNotify(func(err error, _ time.Duration) { t.Errorf("retried: %v", err) })
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, append(w.options, notify)...)
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, append(w.options, notify)...)
 		wantQuiet(t, s)
 		f.set(func() { require.Zero(t, f.patches) })
 		f.publish("a", 1)
@@ -194,7 +194,7 @@ func TestAClientWithoutATokenReconnectsWhenItIsRefused(t *testing.T) {
 		c, err := New(server.URL)
 		require.NoError(t, err)
 		t.Cleanup(c.Close)
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithMode(Batch))
 		if refusesAll {
 			wantEnd(t, s, &wire.Problem{Code: wire.CodeTokenExpired})
 			continue
@@ -211,7 +211,7 @@ func TestAConnectionWithoutATokenIsReopenedWhenItExpires(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake()
 			f.endsWith = problem.New(wire.CodeTokenExpired, "", "it is old")
-			s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(transport))
+			s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, WithTransport(transport))
 			f.endSessions()
 			f.publish("a", 1)
 			wantNext(t, s, "a@k3:1")

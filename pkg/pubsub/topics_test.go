@@ -43,18 +43,18 @@ func TestWhatASubscriberHas(t *testing.T) {
 }
 
 func TestEditKeepsWhatStays(t *testing.T) {
-	list, err := newTopicList([]wire.Start{Now("a"), Now("b"), Now("c")})
+	list, err := newTopicList([]wire.Start{FromNow("a"), FromNow("b"), FromNow("c")})
 	require.NoError(t, err)
 	list.settle([]wire.Position{position(t, "a@k3:1"), position(t, "b@k3:2"), position(t, "c@k3:3")})
 
-	e := list.edit([]wire.Start{Oldest("b"), Now("c"), Oldest("d")}, []string{"b", "x"})
+	e := list.edit([]wire.Start{FromOldest("b"), FromNow("c"), FromOldest("d")}, []string{"b", "x"})
 	require.Equal(t, []string{"b"}, e.remove)
-	require.Equal(t, []wire.Start{Oldest("b"), Oldest("d")}, e.add)
+	require.Equal(t, []wire.Start{FromOldest("b"), FromOldest("d")}, e.add)
 	require.Same(t, list.byName["a"], e.next.byName["a"])
 	require.Same(t, list.byName["c"], e.next.byName["c"])
 	require.NotSame(t, list.byName["b"], e.next.byName["b"], "it begins anew")
-	require.Equal(t, []wire.Start{After(position(t, "a@k3:1")), After(position(t, "c@k3:3")), Oldest("b"), Oldest("d")}, e.next.starts())
-	require.True(t, list.edit([]wire.Start{Oldest("a")}, []string{"x"}).empty())
+	require.Equal(t, []wire.Start{FromPosition(position(t, "a@k3:1")), FromPosition(position(t, "c@k3:3")), FromOldest("b"), FromOldest("d")}, e.next.starts())
+	require.True(t, list.edit([]wire.Start{FromOldest("a")}, []string{"x"}).empty())
 }
 
 func TestPositionsThatAnswerStarts(t *testing.T) {
@@ -90,7 +90,7 @@ func TestPositionsThatAnswerStarts(t *testing.T) {
 // A pattern matches so many topics that most are left out, now this one, now that one. A client
 // that kept their positions would name more than the daemon takes.
 func TestPositionsOfTopicsThatAreLeftOutAreForgotten(t *testing.T) {
-	list, err := newTopicList([]wire.Start{Now("a.*"), Now("b")})
+	list, err := newTopicList([]wire.Start{FromNow("a.*"), FromNow("b")})
 	require.NoError(t, err)
 	l := &loop{s: newSubscription(list, nil), stay: countingStay{}, answer: &answer{}}
 	left := func(at string) wire.Content {

@@ -126,7 +126,7 @@ func FuzzWebSocketReader(f *testing.F) {
 func TestAWebSocketIsKeptByPingsAndSaysGoodbye(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(WebSocket))
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, WithTransport(WebSocket))
 		time.Sleep(24 * time.Hour)
 		f.publish("a", 1)
 		wantNext(t, s, "a@k3:1")
@@ -144,7 +144,7 @@ func TestAnEndedSocketIsReopenedFromThePositions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.publish("a", 2)
-		s := subscribe(t, serveFake(t, f), []wire.Start{Oldest("a"), Now("b")}, WithTransport(WebSocket))
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromOldest("a"), FromNow("b")}, WithTransport(WebSocket))
 		wantNext(t, s, "a@k3:1", "a@k3:2")
 		began := time.Now()
 		f.endSessions()
@@ -163,7 +163,7 @@ func TestASlowCallersSocketSaysThatItIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.publish("a", 3*itemBuffer)
-		s := subscribe(t, serveFake(t, f), []wire.Start{Oldest("a")}, WithTransport(WebSocket))
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromOldest("a")}, WithTransport(WebSocket))
 		time.Sleep(time.Hour)
 		f.set(func() {
 			require.InDelta(t, time.Hour/presenceInterval, f.pongs, 2)
@@ -181,7 +181,7 @@ func TestASlowCallersSocketSaysThatItIsThere(t *testing.T) {
 func TestManyTopicsAreAskedForOverTheSocket(t *testing.T) {
 	for name, starts := range map[string][]wire.Start{
 		"many":  manyStarts(500),
-		"paced": {Paced(Now("topic.number-0"), time.Second)},
+		"paced": {Paced(FromNow("topic.number-0"), time.Second)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake()
@@ -215,9 +215,9 @@ func TestAChangeOverASocketPassesWhatWaits(t *testing.T) {
 				for range 2 * itemBuffer {
 					f.add("a", wire.Message{Type: "text/plain", Data: bytes.Repeat([]byte("x"), c.size)})
 				}
-				s := subscribe(t, serveFake(t, f), []wire.Start{Oldest("a")}, WithTransport(WebSocket))
+				s := subscribe(t, serveFake(t, f), []wire.Start{FromOldest("a")}, WithTransport(WebSocket))
 				synctest.Wait()
-				wantChange(t, s, []wire.Start{Now("b")}, nil, "b@k3:0")
+				wantChange(t, s, []wire.Start{FromNow("b")}, nil, "b@k3:0")
 				require.Equal(t, c.sockets, f.opened)
 				for i := range 2 * itemBuffer {
 					item, err := s.Next(t.Context())
@@ -238,14 +238,14 @@ func TestATopicIsTakenBackOverAnotherSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.publish("a", 2)
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a"), Now("b")}, WithTransport(WebSocket))
-		wantChange(t, s, []wire.Start{Now("c")}, []string{"a"}, "c@k3:0")
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a"), FromNow("b")}, WithTransport(WebSocket))
+		wantChange(t, s, []wire.Start{FromNow("c")}, []string{"a"}, "c@k3:0")
 		require.Equal(t, 1, f.opened)
-		wantChange(t, s, []wire.Start{Oldest("a")}, nil, "a@k3:0")
+		wantChange(t, s, []wire.Start{FromOldest("a")}, nil, "a@k3:0")
 		require.Equal(t, 2, f.opened)
 		wantNext(t, s, "a@k3:1", "a@k3:2")
-		wantChange(t, s, []wire.Start{Now("d")}, []string{"c"}, "d@k3:0")
-		wantChange(t, s, []wire.Start{Now("c")}, nil, "c@k3:0")
+		wantChange(t, s, []wire.Start{FromNow("d")}, []string{"c"}, "d@k3:0")
+		wantChange(t, s, []wire.Start{FromNow("c")}, nil, "c@k3:0")
 		require.Equal(t, 3, f.opened, "what was added by a change counts as well")
 	})
 }
@@ -254,7 +254,7 @@ func TestATopicIsTakenBackOverAnotherSocket(t *testing.T) {
 func TestAChangeOutlivesItsSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(WebSocket))
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, WithTransport(WebSocket))
 		synctest.Wait()
 		f.set(func() {
 			f.script = func(_ http.ResponseWriter, r *http.Request) bool {
@@ -264,7 +264,7 @@ func TestAChangeOutlivesItsSocket(t *testing.T) {
 				return false
 			}
 		})
-		wantChange(t, s, []wire.Start{Now("b")}, []string{"a"}, "b@k3:0")
+		wantChange(t, s, []wire.Start{FromNow("b")}, []string{"a"}, "b@k3:0")
 		f.publish("a", 1)
 		f.publish("b", 1)
 		wantNext(t, s, "b@k3:1")
@@ -300,11 +300,11 @@ func TestAStuckSocketIsReplaced(t *testing.T) {
 		f := newFake()
 		hello := wire.Content{Hello: &wire.Hello{Positions: []wire.Position{{Topic: "a", Epoch: "k3"}}}}
 		f.script = readsNothing(t, hello)
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(WebSocket))
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, WithTransport(WebSocket))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
-		_, err := s.Change(ctx, []wire.Start{Now("b")}, nil)
+		_, err := s.Change(ctx, []wire.Start{FromNow("b")}, nil)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		f.publish("a", 1)
 		wantNext(t, s, "a@k3:1")
@@ -321,7 +321,7 @@ func TestAStuckSocketCloses(t *testing.T) {
 		f := newFake()
 		hello := wire.Content{Hello: &wire.Hello{Positions: []wire.Position{{Topic: "a", Epoch: "k3"}}}}
 		f.script = readsNothing(t, hello, wire.Content{})
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(WebSocket))
+		s := subscribe(t, serveFake(t, f), []wire.Start{FromNow("a")}, WithTransport(WebSocket))
 		synctest.Wait()
 		began := time.Now()
 		s.Close()
@@ -347,7 +347,7 @@ func TestAWebSocketIsMadeByTheHTTPClient(t *testing.T) {
 		}
 		c, err := New("http://daemon", WithHTTPClient(&http.Client{Transport: roundTrip(through)}))
 		require.NoError(t, err)
-		s := subscribe(t, c, []wire.Start{Now("a")}, WithTransport(WebSocket))
+		s := subscribe(t, c, []wire.Start{FromNow("a")}, WithTransport(WebSocket))
 		require.Equal(t, "Bearer of news", authorised)
 		f.publish("a", 1)
 		wantNext(t, s, "a@k3:1")
@@ -368,9 +368,9 @@ func TestAnHTTPClientThatCannotUpgrade(t *testing.T) {
 		}
 		c, err := New("http://daemon", WithHTTPClient(&http.Client{Transport: roundTrip(through)}))
 		require.NoError(t, err)
-		_, err = c.Subscribe(t.Context(), []wire.Start{Now("a")}, WithTransport(WebSocket))
+		_, err = c.Subscribe(t.Context(), []wire.Start{FromNow("a")}, WithTransport(WebSocket))
 		require.ErrorIs(t, err, errNoUpgrade)
-		require.Equal(t, HTTPStream, subscribe(t, c, []wire.Start{Now("a")}).Transport())
+		require.Equal(t, HTTPStream, subscribe(t, c, []wire.Start{FromNow("a")}).Transport())
 	})
 }
 

@@ -13,7 +13,7 @@ def show(state: State) -> None:
 
 async def main(topic: str, server: str = "http://127.0.0.1:8080") -> None:
     async with Client(server, on_state=show) as client:
-        async for item in client.subscribe(topic, start="oldest"):
+        async for item in client.subscribe(topic, from_="oldest"):
             if isinstance(item, Gap):
                 print(f"Some progress may be missing here ({item.reason}).")
                 continue

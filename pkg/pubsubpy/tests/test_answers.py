@@ -174,7 +174,7 @@ async def publishes(row: dict[str, Any], topic: str, proxy: Faults, client: Clie
         assert proxy.requests["publish"] == 1 + sum(fault.get("times", 0) for fault in row["faults"] if fault["on"] == "publish")
     await direct.publish(topic, "end")
     got: list[Any] = []
-    async for item in direct.subscribe(topic, start="oldest"):
+    async for item in direct.subscribe(topic, from_="oldest"):
         got.append(data_of(item))
         if got[-1] == "end":
             break

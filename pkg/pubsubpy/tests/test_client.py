@@ -92,12 +92,12 @@ async def test_where_a_subscription_starts(daemon: RunDaemon) -> None:
     async with daemon() as server, Client(server.url) as client:
         marks = [(await client.publish("a", n)).position for n in range(4)]
         await client.publish("b", "old")
-        assert data_of(await take(client.subscribe("a", start="oldest"), 4)) == [0, 1, 2, 3]
-        assert data_of(await take(client.subscribe("a", start=marks[1]), 2)) == [2, 3]
-        async with client.subscribe(["a", "b"], start=[marks[2]]) as both:
+        assert data_of(await take(client.subscribe("a", from_="oldest"), 4)) == [0, 1, 2, 3]
+        assert data_of(await take(client.subscribe("a", from_=marks[1]), 2)) == [2, 3]
+        async with client.subscribe(["a", "b"], from_=[marks[2]]) as both:
             await client.publish("b", "new")
             assert sorted(data_of(await take(both, 2)), key=str) == [3, "new"]
-            later = client.subscribe(["a", "b"], start=both.positions)
+            later = client.subscribe(["a", "b"], from_=both.positions)
         await client.publish("a", 4)
         assert data_of(await take(later, 1)) == [4]
 
@@ -105,7 +105,7 @@ async def test_where_a_subscription_starts(daemon: RunDaemon) -> None:
 async def test_leaving_a_loop_closes_the_subscription(daemon: RunDaemon) -> None:
     async with daemon() as server, Client(server.url) as client:
         await client.publish("a", 1)
-        subscription = client.subscribe("a", start="oldest")
+        subscription = client.subscribe("a", from_="oldest")
         async for message in subscription:
             assert isinstance(message, Message)
             break
@@ -138,7 +138,7 @@ async def test_what_the_server_refuses_is_told(daemon: RunDaemon) -> None:
         starts: list[Any] = [5, [5], "5", b"a@k:1"]
         for start in starts:
             with pytest.raises(Problem, match="is not a position.*write topic@epoch:offset, now or oldest") as refusal:
-                client.subscribe("a", start=start)
+                client.subscribe("a", from_=start)
             assert refusal.value.code == "invalid_position"
         with pytest.raises(Problem) as refusal:
             await client.subscribe(["a", "b", "c"]).get()
@@ -157,7 +157,7 @@ async def test_what_the_server_refuses_is_told(daemon: RunDaemon) -> None:
 async def receive_through_cuts(server: Daemon, transport: str, cuts: int, got: dict[str, list[int]], done: asyncio.Event) -> int:
     """Subscribes through a proxy that cuts each connection that works. Returns the number of cuts."""
     async with proxied(server) as proxy, Client(proxy.url, transports=[transport]) as client:
-        async with client.subscribe(["a", "b"], start="oldest") as subscription:
+        async with client.subscribe(["a", "b"], from_="oldest") as subscription:
             came = ends = 0
 
             async def cut() -> None:
@@ -241,7 +241,7 @@ async def test_gaps_are_items(daemon: RunDaemon) -> None:
         first = (await client.publish("a", 0)).position
         for n in range(1, 6):
             await client.publish("a", n)
-        gap, *messages = await take(client.subscribe("a", start=first), 4)
+        gap, *messages = await take(client.subscribe("a", from_=first), 4)
         assert isinstance(gap, Gap) and (gap.reason, gap.topic, gap.after) == ("evicted", "a", first)
         assert data_of(messages) == [3, 4, 5] and gap.position.offset == messages[0].position.offset - 1
 
@@ -249,7 +249,7 @@ async def test_gaps_are_items(daemon: RunDaemon) -> None:
         await client.publish("b", 1, ttl=1)
         await client.publish("b", 2)
         await asyncio.sleep(1.1)  # the message expires
-        gap, message = await take(client.subscribe("b", start=mark), 2)
+        gap, message = await take(client.subscribe("b", from_=mark), 2)
         assert isinstance(gap, Gap) and gap.reason == "expired" and message.data == 2
 
         async with client.subscribe("c") as subscription:
@@ -259,7 +259,7 @@ async def test_gaps_are_items(daemon: RunDaemon) -> None:
             (gap,) = await take(subscription, 1)
             assert isinstance(gap, Gap) and gap.reason == "deleted"
 
-        gap, message = await take(client.subscribe("d", start="d@k3:17"), 1) + [await client.publish("d", 1)]
+        gap, message = await take(client.subscribe("d", from_="d@k3:17"), 1) + [await client.publish("d", 1)]
         assert isinstance(gap, Gap) and gap.reason == "restarted" and gap.after == "d@k3:17"
 
         async with client.subscribe("e", max_rate="2/s") as subscription:
@@ -284,12 +284,12 @@ async def test_a_history_is_read_backwards_and_goes_on_as_a_subscription(daemon:
         assert pages == [[7, 8, 9, 10, 11], [2, 3, 4, 5, 6], [0, 1]]
         assert data_of((await client.history("a", newest.items[3].position, limit=1)).items) == [9]
         await client.publish("a", 12)
-        assert data_of(await take(client.subscribe("a", start=newest.next), 1)) == [12]
+        assert data_of(await take(client.subscribe("a", from_=newest.next), 1)) == [12]
         await client._server.call("DELETE", "/v1/topics/a")
         empty = await client.history("a")
         assert not empty.items and not empty.more and empty.next == empty.before
         await client.publish("a", 13)
-        assert data_of(await take(client.subscribe("a", start=empty.next), 1)) == [13]
+        assert data_of(await take(client.subscribe("a", from_=empty.next), 1)) == [13]
         (gap,), before, more, after = await client.history("a", "a@k3:17")
         assert isinstance(gap, Gap) and gap.reason == "restarted" and gap.position == before == after and not more
 
@@ -373,7 +373,7 @@ async def test_topics_come_and_go_without_a_new_connection(daemon: RunDaemon, tr
             session = subscription._session
             mark = (await client.publish("b", 0)).position
             await client.publish("b", 1)
-            await subscription.add(["b", "c"], start=[mark])
+            await subscription.add(["b", "c"], from_=[mark])
             await client.publish("c", 2)
             await client.publish("a", 3)
             assert sorted(data_of(await take(subscription, 3))) == [1, 2, 3]
@@ -391,7 +391,7 @@ async def test_topics_come_and_go_without_a_new_connection(daemon: RunDaemon, tr
             assert subscription._session == session
             assert {position.topic for position in subscription.positions} == {"c", "d"}
             # A topic that the session had before needs another session.
-            await subscription.add("a", start="oldest")
+            await subscription.add("a", from_="oldest")
             assert data_of(await take(subscription, 2)) == [3, 4]
             assert subscription._session != session
 
@@ -416,7 +416,7 @@ async def test_a_change_without_an_answer_is_made(daemon: RunDaemon, answer: str
                 proxy.cut_answers = first
             else:
                 proxy.gate = instead
-            await subscription.add("c", start="oldest")
+            await subscription.add("c", from_="oldest")
             await subscription.remove("b")
             assert proxy.cuts == 1
             for topic in "bca":
@@ -435,7 +435,7 @@ async def test_a_new_session_has_only_the_topics_that_are_left(daemon: RunDaemon
 
 async def test_what_comes_again_is_left_out(daemon: RunDaemon) -> None:
     """Only a gap, restarted, leads back: the topic's numbering is behind the position."""
-    async with daemon() as server, Client(server.url) as client, client.subscribe("a", start="a@k3:4") as subscription:
+    async with daemon() as server, Client(server.url) as client, client.subscribe("a", from_="a@k3:4") as subscription:
         subscription._task.cancel()
         subscription._queue.clear()
         subscription._came["a"] = Position("a@k3:4")
@@ -466,7 +466,7 @@ async def test_patterns(daemon: RunDaemon) -> None:
                 await subscription.add("other")
         await client.publish("chat.new", 5)
         await client.publish("chat.newest", 6)
-        assert sorted(data_of(await take(client.subscribe("chat.*", start=map(str, positions)), 2))) == [5, 6]
+        assert sorted(data_of(await take(client.subscribe("chat.*", from_=map(str, positions)), 2))) == [5, 6]
 
 
 async def test_patterns_resume_after_cuts(daemon: RunDaemon) -> None:
@@ -555,7 +555,7 @@ async def test_own_messages_are_left_out(daemon: RunDaemon) -> None:
 async def test_own_messages_move_the_position(daemon: RunDaemon) -> None:
     """Otherwise a later subscription begins before what the history holds, and gets a gap although nothing is lost."""
     async with daemon("--history-messages=10") as server, pair(server.url, server.url) as (client, other):
-        async with client.subscribe(["a", "b"], echo=False, start="now") as subscription:
+        async with client.subscribe(["a", "b"], echo=False, from_="now") as subscription:
             for n in range(30):
                 last = await client.publish("a", n)
             await until(lambda: last.position in subscription.positions)
@@ -568,7 +568,7 @@ async def test_own_messages_move_the_position(daemon: RunDaemon) -> None:
             assert data_of(await take(subscription, 1)) == ["theirs"] and last.position in subscription.positions
             positions = subscription.positions
         await other.publish("b", "next")
-        assert data_of(await take(client.subscribe(["a", "b"], start=positions), 1)) == ["next"]
+        assert data_of(await take(client.subscribe(["a", "b"], from_=positions), 1)) == ["next"]
 
 
 async def test_positions_move_past_messages_that_the_server_leaves_out(daemon: RunDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -587,11 +587,11 @@ async def test_positions_move_past_messages_that_the_server_leaves_out(daemon: R
             await until(lambda: last["position"] in subscription.positions)
             positions = subscription.positions
         await client.publish("b", "next")
-        assert data_of(await take(client.subscribe(["a", "b"], start=positions), 1)) == ["next"]
+        assert data_of(await take(client.subscribe(["a", "b"], from_=positions), 1)) == ["next"]
 
 
 async def test_a_position_moves_behind_an_item_that_waits(daemon: RunDaemon) -> None:
-    async with daemon() as server, Client(server.url) as client, client.subscribe("a", start="a@k3:4") as subscription:
+    async with daemon() as server, Client(server.url) as client, client.subscribe("a", from_="a@k3:4") as subscription:
         subscription._task.cancel()
         subscription._queue.clear()
         subscription._waiting.clear()
@@ -709,7 +709,7 @@ async def test_many_messages_are_taken_as_the_server_takes_them(daemon: RunDaemo
         proxy.cut()
         results = await many
         assert taken == len(results) == 410 and all(isinstance(result, Published) for result in results)
-        got = data_of(await take(client.subscribe("a.*", start="oldest"), 410))
+        got = data_of(await take(client.subscribe("a.*", from_="oldest"), 410))
         assert sorted(n for n in got if isinstance(n, int)) == list(range(1, 400))
         assert [n for n in got if isinstance(n, int) and n % 3 == 1] == list(range(1, 400, 3))
 

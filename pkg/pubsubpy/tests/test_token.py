@@ -168,7 +168,7 @@ async def test_a_new_token_heals_what_ended_with_a_static_one(tmp_path: Path) ->
             assert refusal.value.code == "token_expired"
         client.set_token(token(time.time() + 3600))
         await client.publish("a", 1)
-        assert await take(client.subscribe("a", start=map(str, subscription.positions)), 1) == [1]
+        assert await take(client.subscribe("a", from_=map(str, subscription.positions)), 1) == [1]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from .clock import Moment, moment, pause, since
 from .presence import PREFIX, Presence
 from .server import CALL_PATIENCE, Server, T, Token, backoff, frames
-from .subscription import MOST_NEWEST, Start, State, Subscription, begins
+from .subscription import MOST_NEWEST, From, State, Subscription, begins
 from .wire import Done, Gap, Item, Message, Position, Problem, check_topic
 
 SubscriptionT = TypeVar("SubscriptionT", bound=Subscription[Any])
@@ -47,7 +47,7 @@ class HistoryPage(NamedTuple):
     """A part of a topic's history.
 
     items: messages, and gaps among them, oldest first. before: for the page of older messages, of which more says
-    whether there are any. next: as start of a subscription to what comes after the page.
+    whether there are any. next: as from_ of a subscription to what comes after the page.
     """
 
     items: list[Item]
@@ -96,16 +96,16 @@ class Client(AbstractAsyncContextManager["Client"]):
         """
         self._server.use(token)
 
-    def subscribe(self, topics: str | Iterable[str], *, start: Start = "now", max_rate: str = "",
+    def subscribe(self, topics: str | Iterable[str], *, from_: From = "now", max_rate: str = "",
                   echo: bool = True) -> Subscription[Item]:
         """Subscribes to topics and patterns. Items are Messages and Gaps.
 
-        start: "now", "oldest", a position, or positions (topics without one begin now). {"newest": N}: with the newest N
+        from_: "now", "oldest", a position, or positions (topics without one begin now). {"newest": N}: with the newest N
         messages of each topic, 1 to 1000. max_rate: limits the deliveries of each topic, such as 5/s. echo=False leaves
         out what this client publishes, unless the caller chose the id. Each subscription has its own session and
         connection. Raises Problem invalid_topic or invalid_position.
         """
-        return self._subscribe(Subscription[Item], topics, start, max_rate, echo)
+        return self._subscribe(Subscription[Item], topics, from_, max_rate, echo)
 
     def follow(self, topic: str, load: Callable[[Position], Awaitable[object]], *, echo: bool = True) -> Subscription[Message]:
         """Calls load with a position, then delivers every message after that position.
@@ -153,12 +153,12 @@ class Client(AbstractAsyncContextManager["Client"]):
                 raise
             return HistoryPage([], Position(before) if before else None, False, "oldest")  # its first message is new
 
-    def _subscribe(self, kind: type[SubscriptionT], topics: str | Iterable[str], start: Start = "now", max_rate: str = "",
+    def _subscribe(self, kind: type[SubscriptionT], topics: str | Iterable[str], from_: From = "now", max_rate: str = "",
                    echo: bool = True, load: Callable[[Position], Awaitable[object]] | None = None) -> SubscriptionT:
         if self._closed.is_set():
             raise Problem("closed", "the client is closed")
         length = max(self._queue, 2 if kind is Presence else 1)  # a change that waits must not fill the queue of a Presence
-        subscription = kind(self._server, self._transports, *begins(topics, start), length=length, max_rate=max_rate,
+        subscription = kind(self._server, self._transports, *begins(topics, from_), length=length, max_rate=max_rate,
                             own="" if echo else self._prefix, load=load, report=self._on_state, closed=self._subscriptions.discard)
         self._subscriptions.add(subscription)
         return subscription

@@ -35,23 +35,23 @@ class State(NamedTuple):
     reason: str = ""  # why it waits or is closed
 
 
-Start = str | Iterable[str] | Mapping[str, int]
+From = str | Iterable[str] | Mapping[str, int]
 MOST_NEWEST = 1000  # messages with which a subscription begins, or of a page of history
 
 
-def begins(topics: str | Iterable[str], start: Start) -> tuple[dict[str, str], dict[str, Position]]:
-    """Returns where each name begins, and the positions in start, by topic."""
+def begins(topics: str | Iterable[str], from_: From) -> tuple[dict[str, str], dict[str, Position]]:
+    """Returns where each name begins, and the positions in from_, by topic."""
     names = [check_topic(name, NAME) for name in ([topics] if isinstance(topics, str) else topics)]
-    if start == "oldest":
+    if from_ == "oldest":
         return {name: f"{name}@oldest" for name in names}, {}
-    if isinstance(start, Mapping):
-        if set(start) != {"newest"} or type(start["newest"]) is not int or not 1 <= start["newest"] <= MOST_NEWEST:
-            raise Problem("invalid_position", f'start is {{"newest": N}} with N from 1 to {MOST_NEWEST}; got {start!r}')
-        return {name: f"{name}@newest-{start['newest']}" for name in names}, {}
-    texts = [] if start == "now" else start if isinstance(start, Iterable) and not isinstance(start, str) else [start]
+    if isinstance(from_, Mapping):
+        if set(from_) != {"newest"} or type(from_["newest"]) is not int or not 1 <= from_["newest"] <= MOST_NEWEST:
+            raise Problem("invalid_position", f'from_ is {{"newest": N}} with N from 1 to {MOST_NEWEST}; got {from_!r}')
+        return {name: f"{name}@newest-{from_['newest']}" for name in names}, {}
+    texts = [] if from_ == "now" else from_ if isinstance(from_, Iterable) and not isinstance(from_, str) else [from_]
     positions = {position.topic: position for position in map(Position, texts)}
     if not any(map(is_pattern, names)) and (others := positions.keys() - names):
-        raise Problem("invalid_position", f"start has a position of {others.pop()}, which is not among the topics")
+        raise Problem("invalid_position", f"from_ has a position of {others.pop()}, which is not among the topics")
     return {name: name for name in names}, positions
 
 
@@ -166,9 +166,9 @@ class Subscription(Generic[ItemT]):
             self._ready.set()
             self._closed(self)
 
-    async def add(self, topics: str | Iterable[str], *, start: Start = "now") -> None:
+    async def add(self, topics: str | Iterable[str], *, from_: From = "now") -> None:
         """Adds topics while the others go on. Raises Problem, and changes nothing, if the server refuses it."""
-        await self._change(*begins(topics, start), set())
+        await self._change(*begins(topics, from_), set())
 
     async def remove(self, topics: str | Iterable[str]) -> None:
         """Removes topics while the others go on. Their items that wait are dropped."""
