@@ -21,10 +21,11 @@ const bounds = { client: 9216, share: 4096, live: 2048, outbox: 2816 };
 // Members that neither applications nor servers, other tabs or browsers see, and their letters, the same in all modules. No API of
 // a browser has a member of such a name. The letters are those that compressed best of some that were tried.
 const internal = {
-  settle: "s", waiting: "l", check: "d", leave: "C", timer: "t", touch: "A", onRefused: "H", onTrouble: "a", lost: "e",
-  offer: "j", update: "k", feed: "x", stop: "q", onItem: "D", base: "G", onLapse: "f", retry: "g", beacon: "y",
-  onStart: "h", timeout: "$", isOwn: "u", iterate: "r", trouble: "p", bearer: "E", lapse: "_", want: "z", ask: "v",
-  wants: "c", start: "B", life: "n", heads: "o", served: "m", bounds: "i", onFeed: "b", http: "w",
+  settle: "S", waiting: "i", check: "W", leave: "b", timer: "g", touch: "R", onRefused: "_", onTrouble: "T",
+  lost: "e", offer: "h", update: "x", feed: "A", stop: "I", onItem: "j", base: "f", onLapse: "D", retry: "p",
+  beacon: "v", onStart: "E", timeout: "o", isOwn: "J", iterate: "k", trouble: "d", bearer: "a", lapse: "u",
+  want: "F", ask: "y", wants: "r", start: "w", life: "$", heads: "t", served: "s", bounds: "m", onFeed: "M",
+  http: "n", granted: "c", offset: "l", epoch: "P", crowd: "K",
 };
 
 // Other clients in KiB, compressed with gzip -9, measured in November 2026.
@@ -48,8 +49,8 @@ export async function build(folder) {
   // Some 2 % smaller.
   for (const name of names) {
     const file = join(folder, name + ".js");
-    const { code } = await minify(await readFile(file, "utf8"), { module: true, compress: { passes: 3, ecma: 2022, unsafe_arrows: true, keep_fargs: false, hoist_funs: true, reduce_funcs: false } });
-    await writeFile(file, code + "\n");
+    const { code } = await minify(await readFile(file, "utf8"), { module: true, compress: { passes: 3, ecma: 2022, unsafe_arrows: true, keep_fargs: false, hoist_funs: true, reduce_funcs: false, lhs_constants: false } });
+    await writeFile(file, code.replace(/\$(\w+)\$/g, (_, name) => internal[name]) + "\n");
   }
   const tsc = [join(root, "node_modules/typescript/bin/tsc"), "--project", root, "--outDir", folder];
   await promisify(execFile)(process.execPath, tsc).catch((err) => {
@@ -70,7 +71,7 @@ async function bundleOnce(names, apart, folder) {
     target: browsers,
     legalComments: "none",
     mangleProps: new RegExp(`^(${Object.keys(internal).join("|")})$`),
-    mangleCache: { ...internal },
+    mangleCache: Object.fromEntries(Object.keys(internal).map((name) => [name, `$${name}$`])), // until terser is done, which names variables by frequency
     logLevel: "error",
     plugins: [{ name: "apart", setup: (b) => b.onResolve({ filter: new RegExp(`^(react|\\./(${apart.join("|")})\\.[jt]s)$`) }, keep) }],
   });

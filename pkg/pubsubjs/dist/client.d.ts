@@ -3,9 +3,9 @@ import type { Change, HistoryOptions, HistoryPage, Member, Presence, PresenceOpt
 import { Publication, PublishOptions, Published, PublishResult } from "./publisher.js";
 import { State, Transport } from "./session.js";
 import { SubscribeOptions, Subscription } from "./subscription.js";
-import { covered, Gap, GapReason, Item, Message, Problem } from "./wire.js";
+import { covered, Gap, GapItem, GapReason, Item, Message, Problem } from "./wire.js";
 export { covered, Problem, Subscription };
-export type { Change, Gap, GapReason, HistoryOptions, HistoryPage, Item, Member, Message, Presence, PresenceOptions, Publication, Published, PublishOptions, PublishResult, State, SubscribeOptions, Token, Transport };
+export type { Change, Gap, GapItem, GapReason, HistoryOptions, HistoryPage, Item, Member, Message, Presence, PresenceOptions, Publication, Published, PublishOptions, PublishResult, State, SubscribeOptions, Token, Transport };
 export interface ClientOptions {
     /** Sent as a bearer token. A function is called again before the token expires, and when the server answers 401. While it throws, the client retries. */
     token?: Token;
@@ -54,16 +54,16 @@ export declare class Client {
     onState: (listener: (state: State) => void) => (() => void);
     /**
      * Subscribes to topics and patterns: as an async iterable, or with a callback for each item.
-     * An item is a message, or a gap where messages are lost: test `item.gap` first.
+     * An item is a message, or a gap where messages are lost: test `item.gap`, which has the reason, first.
      * Throws a Problem for an invalid name, position, rate or option, and `closed` after close.
      */
     subscribe<T = any>(topics: string | string[], options?: SubscribeOptions | ((item: Item<T>) => void), callback?: (item: Item<T>) => void): Subscription<T>;
     /**
      * Loads the state of a topic, then yields every message after it; on a gap it loads the state
-     * again. What `load` throws ends the iteration.
+     * again, but not on `conflated`, which only `maxRate` asks for. What `load` throws ends the iteration.
      */
     follow<T = any>(topic: string, { load, ...rest }: FollowOptions): AsyncIterableIterator<Message<T>, void, void>;
-    /** @internal With `turn` it yields what `turn` makes of each message, and of undefined after each load; it leaves out `conflated`. */
+    /** @internal With `turn` it yields what `turn` makes of each message, and of undefined after each load. */
     follow<T>(topic: string, options: FollowOptions, turn: (m?: Message) => T): AsyncIterableIterator<T, void, void>;
     /**
      * Publishes a JSON value, a string with a type, or bytes: an ArrayBuffer or a view of one. While the

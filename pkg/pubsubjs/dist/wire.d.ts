@@ -2,9 +2,8 @@ import { Problem } from "./problem.js";
 export { Problem };
 /** A message of a topic. Exactly one of `data`, `text` and `bytes` is set, whichever the publisher chose. */
 export interface Message<T = any> {
-    /** Undefined in messages; in gaps, the reason. */
+    /** Undefined in messages. */
     gap?: undefined;
-    after?: undefined;
     topic: string;
     /** `topic@epoch:offset`. Resume after this message with `{ from: position }`. */
     position: string;
@@ -29,22 +28,26 @@ export interface Message<T = any> {
 }
 /** Later servers may add reasons. */
 export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted" | "forbidden" | "lost" | "unfollowed";
-/** Messages after `after`, up to `position`, are lost to this subscriber. */
+/** Why messages are missing, and after which one. */
 export interface Gap {
     /**
-     * Why: `expired`, `evicted`, `slow`, `conflated`, `deleted`, `lost` (the server's machine crashed;
-     * messages after `after` may be missing), or `restarted` (the server restarted; the same). With
-     * `unfollowed`, a pattern matches more topics than fit: if `after` equals `position`, nothing of the
-     * topic, or of some topics of the pattern, follows until a second gap.
+     * `expired`, `evicted`, `slow`, `conflated`, `deleted`, `lost` (the server's machine crashed; messages
+     * after `after` may be missing), or `restarted` (the server restarted; the same). With `unfollowed`, a
+     * pattern matches more topics than fit: if `after` equals the item's `position`, nothing of the topic,
+     * or of some topics of the pattern, follows until a second gap.
      */
-    gap: GapReason;
-    topic: string;
+    reason: GapReason;
     after: string;
-    position: string;
     /** Of a topic that is forbidden: the application's own words. */
     detail?: string;
 }
-export type Item<T = any> = Message<T> | Gap;
+/** Stands where messages are missing: those after `gap.after`, up to and including `position`. */
+export interface GapItem {
+    gap: Gap;
+    topic: string;
+    position: string;
+}
+export type Item<T = any> = Message<T> | GapItem;
 /** The bounds that the server names. Times are in milliseconds. */
 export interface Limits {
     poll_timeout_ms: number;
@@ -78,6 +81,8 @@ export declare function parsePosition(text: string): Position;
 export declare const nameOf: (start: string) => string;
 /** Reports whether position `a` is at or before `b`: both are of one epoch, and its offset is not larger. */
 export declare function covered(a: string, b: string | undefined): boolean;
+/** Reports whether the server, which goes on from `at`, has forgotten a topic of which messages came up to the position `head`. */
+export declare const isForgotten: (at: string, head: string) => boolean;
 /**
  * Reports whether an item repeats what came up to a position. That a topic is forbidden now, or left out (a gap of no messages), is
  * news, even if no message is lost.
@@ -102,10 +107,6 @@ export interface Frame {
         session?: string;
         limits?: Limits;
         frames?: number;
-    };
-    /** The server left out own messages up to there. */
-    moved?: {
-        positions: string[];
     };
     end?: Refusal;
     reply?: {

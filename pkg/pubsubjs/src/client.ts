@@ -5,10 +5,10 @@ import type { Change, HistoryOptions, HistoryPage, Member, Presence, PresenceOpt
 import { Publication, Publisher, PublishOptions, Published, PublishResult } from "./publisher.js";
 import { Feed, Host, merge, Session, State, Transport, Want } from "./session.js";
 import { closing, Owner, Past, SubscribeOptions, Subscription, tell } from "./subscription.js";
-import { checkOptions, checkTopic, covered, Gap, GapReason, Item, Message, nameOf, parseAnswer, Problem, refuse, repeats } from "./wire.js";
+import { checkOptions, checkTopic, covered, Gap, GapItem, GapReason, Item, Message, nameOf, parseAnswer, Problem, refuse, repeats } from "./wire.js";
 
 export { covered, Problem, Subscription };
-export type { Change, Gap, GapReason, HistoryOptions, HistoryPage, Item, Member, Message, Presence, PresenceOptions, Publication, Published, PublishOptions, PublishResult, State, SubscribeOptions, Token, Transport };
+export type { Change, Gap, GapItem, GapReason, HistoryOptions, HistoryPage, Item, Member, Message, Presence, PresenceOptions, Publication, Published, PublishOptions, PublishResult, State, SubscribeOptions, Token, Transport };
 
 export interface ClientOptions {
   /** Sent as a bearer token. A function is called again before the token expires, and when the server answers 401. While it throws, the client retries. */
@@ -127,7 +127,7 @@ export class Client {
 
   /**
    * Subscribes to topics and patterns: as an async iterable, or with a callback for each item.
-   * An item is a message, or a gap where messages are lost: test `item.gap` first.
+   * An item is a message, or a gap where messages are lost: test `item.gap`, which has the reason, first.
    * Throws a Problem for an invalid name, position, rate or option, and `closed` after close.
    */
   subscribe<T = any>(topics: string | string[], options: SubscribeOptions | ((item: Item<T>) => void) = {}, callback?: (item: Item<T>) => void): Subscription<T> {
@@ -141,10 +141,10 @@ export class Client {
 
   /**
    * Loads the state of a topic, then yields every message after it; on a gap it loads the state
-   * again. What `load` throws ends the iteration.
+   * again, but not on `conflated`, which only `maxRate` asks for. What `load` throws ends the iteration.
    */
   follow<T = any>(topic: string, { load, ...rest }: FollowOptions): AsyncIterableIterator<Message<T>, void, void>;
-  /** @internal With `turn` it yields what `turn` makes of each message, and of undefined after each load; it leaves out `conflated`. */
+  /** @internal With `turn` it yields what `turn` makes of each message, and of undefined after each load. */
   follow<T>(topic: string, options: FollowOptions, turn: (m?: Message) => T): AsyncIterableIterator<T, void, void>;
   follow(topic: string, { load, ...rest }: FollowOptions, turn?: (m?: Message) => unknown): AsyncIterableIterator<any, void, void> {
     const begin = (from?: string) => this.subscribe(topic, { ...rest, from });
@@ -174,8 +174,8 @@ export class Client {
             if (repeats(item, at)) continue;
             at = item.position;
             if (!item.gap) yield turn ? turn(item) : item;
-            else if (!turn || item.gap !== "conflated") {
-              gap = item;
+            else if (item.gap.reason !== "conflated") {
+              gap = item.gap;
               break;
             }
           }
@@ -248,7 +248,7 @@ export class Client {
   /** Ends all subscriptions, the connection, and what waits to be published. */
   close(): void {
     this.#feed.leave(true);
-    for (const s of this.#subs) s.close();
+    this.#subs.forEach((s) => s.close());
     this.#publisher.close();
     this.#life.abort();
     this.#show({ state: "closed", reason: "the client was closed" });

@@ -59,7 +59,7 @@ export function backoff(attempt: number, error?: unknown): number {
 /** The error of an answer that is not the server's: it may pass, or it is the Problem `unexpected_answer`. */
 export function foreign(status: number, retryAfterMs?: number, what = status + " without pubsubd's error body"): Error {
   const why = what + ": " + (/50[234]/.test(status as any) ? "the proxy does not reach pubsubd" : "is this pubsubd, or a proxy?");
-  return status < 500 && !/408|425|429/.test(status as any)
+  return status < 500 && !/4(08|2[59])/.test(status as any)
     ? new Problem("unexpected_answer", why, status, { retry_after_ms: retryAfterMs })
     : Object.assign(new Error(why), { retryAfterMs });
 }
@@ -73,7 +73,7 @@ export function retryable(e: unknown): boolean {
 }
 
 /** Reports whether the session cannot go on: a new one begins from the positions. */
-export const isLost = (e: unknown) => /session_|ack|poll_replaced|draining|invalid_frame/.test((e as Problem).code);
+export const isLost = (e: unknown) => /session_|ack|replaced|drain|frame/.test((e as Problem).code);
 
 /** Reports whether the server will refuse the request again. What a proxy answers may pass: it answers 404 while the server is replaced. */
 export const isFinal = (e: unknown) => !retryable(e) && !isForeign(e) && !isLost(e);
@@ -129,9 +129,6 @@ export class Http {
   async ask(path: string, r: Request): Promise<any> {
     for (let bearer: string | undefined, fresh = false; ; fresh = true) {
       bearer = await this.bearer(bearer);
-      const headers: Record<string, string> = {};
-      if (bearer) headers.Authorization = "Bearer " + bearer;
-      if (r.body) headers["Content-Type"] = "application/json";
       // WebKit collects the signals of AbortSignal.any, and Node those of AbortSignal.timeout, too early. A timer and a listener keep this controller.
       const control = new AbortController();
       const abort = () => control.abort();
@@ -139,8 +136,8 @@ export class Http {
       onAbort(r.signal, abort, control.signal);
       try {
         const answer = await this.#fetcher(this.base + path, {
-          method: r.method ?? (r.body ? "POST" : "GET"),
-          headers,
+          method: r.method ?? (r.body && "POST") as string, // undefined is GET
+          headers: { ...(bearer && { Authorization: "Bearer " + bearer }), ...(r.body && { "Content-Type": "application/json" }) },
           signal: control.signal,
           body: JSON.stringify(r.body) as string, // undefined without a body
         });

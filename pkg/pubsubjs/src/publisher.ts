@@ -1,7 +1,7 @@
 // Publishing: a bounded queue, sent in order, each message under an idempotency key, so
 // that a publish whose answer was lost can be repeated without publishing twice.
 
-import { backoff, foreign, Http, isForeign, now, retryable, sleep, undone } from "./http.js";
+import { backoff, foreign, Http, isForeign, now, onAbort, retryable, sleep, undone } from "./http.js";
 import { Session, State, waiting } from "./session.js";
 import { mostQueued } from "./subscription.js";
 import { checkOptions, encodeMessage, Problem, problemOf } from "./wire.js";
@@ -94,6 +94,7 @@ export class Publisher {
         if (this.#given.size > mostQueued) this.#given.delete(oldest!);
       }
       const body = encodeMessage(payload, { ...rest, topic, id: id ?? this.#own + this.#count++ });
+      const over = new AbortController();
       const abort = () => p.settle(maybe(new Problem("aborted", "aborted")));
       const p: Pending = {
         body,
@@ -101,13 +102,12 @@ export class Publisher {
         lost: ago && now() - ago,
         settle: (result) => {
           this.#queue.delete(p);
-          signal?.removeEventListener("abort", abort);
+          over.abort();
           result instanceof Problem ? reject(result) : resolve(result);
         },
       };
-      signal?.addEventListener("abort", abort);
-      if (signal?.aborted) return abort();
       this.#queue.add(p);
+      onAbort(signal, abort, over.signal);
       if (!this.#sending) void this.#send();
     });
   }

@@ -3,7 +3,7 @@
 // frames; when that is not possible, it is opened anew from the positions.
 
 import { backoff, foreign, Http, isFinal, isForeign, isLost, now, sleep, undone } from "./http.js";
-import { covered, isPattern, Item, Limits, matches, nameOf, note, parseFrame, Problem, problemOf, repeats } from "./wire.js";
+import { covered, isForgotten, isPattern, Item, Limits, matches, nameOf, note, parseFrame, Problem, problemOf, repeats } from "./wire.js";
 
 export type Transport = "websocket" | "stream" | "poll";
 
@@ -138,6 +138,7 @@ export class Session implements Feed {
   #refused = 0; // how often in a row a token was refused
   #renewal?: ReturnType<typeof setTimeout>;
   #idleSince = Infinity;
+  #crowd = 0; // of more topics than this, the server may have forgotten some: a new session tells, before it refuses too many
   #wake = new AbortController(); // ends a pause, or a connection that has to change
   #bad = new Map<Transport, number>(); // until when a transport is left alone
   #failed = new Set<Transport>(); // transports that did not begin since one did
@@ -256,6 +257,7 @@ export class Session implements Feed {
       this.bounds = opened.limits;
       this.#unsure = false; // the server answered
       this.#begin(granted, opened);
+      this.#crowd = this.heads.size + 500;
     });
     void this.#change();
   }
@@ -285,7 +287,12 @@ export class Session implements Feed {
     this.#refused = 0;
     this.#renew(expires_ms);
     for (const [name, want] of granted) this.served.set(name, want);
-    for (const at of positions) if (!covered(at, this.heads.get(nameOf(at)))) this.heads.set(nameOf(at), at);
+    for (const at of positions) {
+      const topic = nameOf(at);
+      const head = this.heads.get(topic);
+      if (!covered(at, head)) this.heads.set(topic, at);
+      else if (isForgotten(at, head!) && !this.served.has(topic)) this.heads.delete(topic);
+    }
     this.#host.onStart(granted, positions);
   }
 
@@ -398,23 +405,17 @@ export class Session implements Feed {
 
   /** Takes a line of an answer. */
   #take(line: string): void {
-    const f = parseFrame(line);
-    if (f.end) throw problemOf(f.end);
-    if (f.item) {
-      this.#frames++;
-      this.#arrive(f.item);
-    }
-    f.moved?.positions.map((position) => this.#arrive({ topic: nameOf(position), position, moved: true } as any));
-  }
-
-  /** Takes an item, or a position that has moved past own messages, which goes the way of the items. */
-  #arrive(item: Item): void {
+    const { item, end } = parseFrame(line);
+    if (end) throw problemOf(end);
+    if (!item) return;
+    this.#frames++;
     const before = this.heads.get(item.topic);
     if (repeats(item, before)) return;
     this.#arrived++;
     if (!this.#wanted(item.topic)) return;
     note(item, this.heads);
     this.#host.onItem(item, before);
+    if (this.heads.size > this.#crowd) this.#reopen();
   }
 
   #path(mode: string): string {

@@ -5,7 +5,7 @@
 
 import { now, onAbort } from "./http.js";
 import { Feed, resume, Want } from "./session.js";
-import { checkName, checkOptions, covered, isPattern, Item, matches, nameOf, note, parsePosition, Problem, refuse, repeats } from "./wire.js";
+import { checkName, checkOptions, covered, isForgotten, isPattern, Item, matches, nameOf, note, parsePosition, Problem, refuse, repeats } from "./wire.js";
 
 export interface SubscribeOptions {
   /**
@@ -277,7 +277,12 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
       const starts = resume(this.names, came, (name) => this.#startsOf(name));
       const { items, positions } = await this.#owner.read(starts, signal);
       if (signal.aborted) return;
-      for (const at of positions) if (!this.#seen.has(nameOf(at))) this.#seen.set(nameOf(at), at);
+      for (const at of positions) {
+        const topic = nameOf(at);
+        const head = this.#seen.get(topic);
+        if (!head || isPattern(topic)) this.#seen.set(topic, at);
+        else if (isForgotten(at, head) && !this.names.includes(topic)) this.#seen.delete(topic);
+      }
       for (const item of items) {
         this.#lag = true;
         this.#accept(item, this.#every > 0);
@@ -302,8 +307,8 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     const era = (at: string) => at.split(":", 1)[0]!;
     // After a restart was read in history, the feed may still have items from before it.
     if (this.life.signal.aborted || era(position) === this.#over.get(topic) || repeats(item, this.#last(topic))) return;
-    if (item.gap === "restarted" && era(item.after) !== era(position)) this.#over.set(topic, era(item.after));
-    if ((item as any).moved || (this.#options.echo === false && this.#owner.isOwn(item))) {
+    if (item.gap?.reason === "restarted" && era(item.gap.after) !== era(position)) this.#over.set(topic, era(item.gap.after));
+    if (this.#options.echo === false && this.#owner.isOwn(item)) {
       if (!lane?.waiting.length) this.#seen.set(topic, position);
       if (lane) lane.last = position;
     } else if (paced) {
@@ -365,9 +370,9 @@ export function conflate(items: Item[], after?: string): Item[] {
   for (const item of items) {
     const { topic, position } = item;
     const last = kept.at(-1);
-    if (item.gap ? item.gap !== "conflated" : newest.get(item.key) === item) kept.push(item);
-    else if (last?.gap === "conflated") last.position = position;
-    else kept.push({ gap: "conflated", topic, after: last?.position ?? after ?? position.replace(/\d+$/, "0"), position });
+    if (item.gap ? item.gap.reason !== "conflated" : newest.get(item.key) === item) kept.push(item);
+    else if (last?.gap?.reason === "conflated") last.position = position;
+    else kept.push({ gap: { reason: "conflated", after: last?.position ?? after ?? position.replace(/\d+$/, "0") }, topic, position });
   }
   return kept;
 }

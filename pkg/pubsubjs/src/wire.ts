@@ -6,9 +6,8 @@ export { Problem };
 
 /** A message of a topic. Exactly one of `data`, `text` and `bytes` is set, whichever the publisher chose. */
 export interface Message<T = any> {
-  /** Undefined in messages; in gaps, the reason. */
+  /** Undefined in messages. */
   gap?: undefined;
-  after?: undefined;
   topic: string;
   /** `topic@epoch:offset`. Resume after this message with `{ from: position }`. */
   position: string;
@@ -35,23 +34,28 @@ export interface Message<T = any> {
 /** Later servers may add reasons. */
 export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted" | "forbidden" | "lost" | "unfollowed";
 
-/** Messages after `after`, up to `position`, are lost to this subscriber. */
+/** Why messages are missing, and after which one. */
 export interface Gap {
   /**
-   * Why: `expired`, `evicted`, `slow`, `conflated`, `deleted`, `lost` (the server's machine crashed;
-   * messages after `after` may be missing), or `restarted` (the server restarted; the same). With
-   * `unfollowed`, a pattern matches more topics than fit: if `after` equals `position`, nothing of the
-   * topic, or of some topics of the pattern, follows until a second gap.
+   * `expired`, `evicted`, `slow`, `conflated`, `deleted`, `lost` (the server's machine crashed; messages
+   * after `after` may be missing), or `restarted` (the server restarted; the same). With `unfollowed`, a
+   * pattern matches more topics than fit: if `after` equals the item's `position`, nothing of the topic,
+   * or of some topics of the pattern, follows until a second gap.
    */
-  gap: GapReason;
-  topic: string;
+  reason: GapReason;
   after: string;
-  position: string;
   /** Of a topic that is forbidden: the application's own words. */
   detail?: string;
 }
 
-export type Item<T = any> = Message<T> | Gap;
+/** Stands where messages are missing: those after `gap.after`, up to and including `position`. */
+export interface GapItem {
+  gap: Gap;
+  topic: string;
+  position: string;
+}
+
+export type Item<T = any> = Message<T> | GapItem;
 
 /** The bounds that the server names. Times are in milliseconds. */
 export interface Limits {
@@ -126,14 +130,17 @@ export function covered(a: string, b: string | undefined): boolean {
   return x.epoch === y.epoch && x.offset <= y.offset;
 }
 
+/** Reports whether the server, which goes on from `at`, has forgotten a topic of which messages came up to the position `head`. */
+export const isForgotten = (at: string, head: string) => at !== head && /:0$/.test(at);
+
 /**
  * Reports whether an item repeats what came up to a position. That a topic is forbidden now, or left out (a gap of no messages), is
  * news, even if no message is lost.
  */
-export const repeats = (item: Item, at: string | undefined) => item.gap !== "forbidden" && item.after !== item.position && covered(item.position, at);
+export const repeats = (item: Item, at: string | undefined) => item.gap?.reason !== "forbidden" && item.gap?.after !== item.position && covered(item.position, at);
 
 /** Notes the position of an item. A topic that is left out gets none, because there may be many: its gap, of no messages, is the first item. */
-export const note = (item: Item, at: Map<string, string>) => (item.after !== item.position || at.has(item.topic)) && at.set(item.topic, item.position);
+export const note = (item: Item, at: Map<string, string>) => (item.gap?.after !== item.position || at.has(item.topic)) && at.set(item.topic, item.position);
 
 /** A problem as the server sends it. */
 export interface Refusal {
@@ -149,8 +156,6 @@ export interface Frame {
   item?: Item;
   /** `frames`: so many messages and gaps follow in this answer, if its end is to be known. */
   hello?: { positions: string[]; session?: string; limits?: Limits; frames?: number };
-  /** The server left out own messages up to there. */
-  moved?: { positions: string[] };
   end?: Refusal;
   reply?: { ref?: number; position?: string; time?: number; positions?: string[]; problem?: Refusal };
   done?: { position: string; more: boolean };
@@ -165,9 +170,9 @@ export function parseFrame(line: string): Frame {
   };
   valid(/^\s*{/.test(line) && [f.hello, f.end, f.done, f.gap, f.position].filter((kind) => kind).length < 2);
   if (f.gap) {
-    const { reason: gap, ...rest } = f.gap;
-    valid(gap && parsePosition(rest.after).topic === rest.topic && parsePosition(rest.position).topic === rest.topic);
-    return { item: { gap, ...rest } };
+    const { topic, position, ...gap } = f.gap;
+    valid(gap.reason && parsePosition(gap.after).topic === topic && parsePosition(position).topic === topic);
+    return { item: { gap, topic, position } };
   }
   if (f.done) parsePosition(f.done.position);
   if (!f.position) return f;

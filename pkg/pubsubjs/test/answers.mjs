@@ -121,7 +121,7 @@ export async function begin({ id, url, module, transport, token, topic }) {
   const cell = ((globalThis.cells ??= {})[id] = { client, items: [], states: [], troubles: [] });
   client.onState((s) => cell.states.push(s));
   cell.subscribe = () => {
-    const s = client.subscribe(topic, { from: "oldest", onError: (e) => cell.troubles.push(e.code) }, (m) => cell.items.push(m.gap ?? m.data));
+    const s = client.subscribe(topic, { from: "oldest", onError: (e) => cell.troubles.push(e.code) }, (m) => cell.items.push(m.gap?.reason ?? m.data));
     s.started.catch((e) => (cell.ended = e.code));
   };
   cell.publish = () => client.publish(topic, 1, { idempotencyKey: "one" }).then(() => (cell.published = true), (e) => (cell.rejected = e.code));

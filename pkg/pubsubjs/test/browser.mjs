@@ -101,7 +101,7 @@ export async function openPage(context, origin) {
         this.addEventListener("close", () => sockets--);
       }
     };
-    const summary = (item) => ({ gap: item.gap, position: item.position, id: item.id, data: item.data });
+    const summary = (item) => ({ gap: item.gap?.reason, position: item.position, id: item.id, data: item.data });
     window.items = [];
     window.follow = async ({ url, transport, topic, options = {}, subscribe = {}, tokens }) => {
       if (transport === "EventSource") return followEvents(url, topic);

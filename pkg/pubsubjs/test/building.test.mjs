@@ -374,7 +374,7 @@ test("a test starts the daemon", async () => {
     const { position } = await client.publish("a", 0);
     for (const n of [1, 2]) await client.publish("a", n);
     const items = [];
-    client.subscribe("a", { from: position }, (m) => items.push(m.gap ?? m.data));
+    client.subscribe("a", { from: position }, (m) => items.push(m.gap?.reason ?? m.data));
     await until("the client has the gap", () => items.length === 2);
     assert.deepEqual(items, ["evicted", 2]);
     started.kill();

@@ -42,7 +42,7 @@ async function publish(from, to, at = topic, more = {}) {
 }
 
 const range = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
-const values = (items) => items.map((m) => (m.gap ? m.gap : m.data));
+const values = (items) => items.map((m) => m.gap?.reason ?? m.data);
 
 /** Collects the items of a callback subscription. */
 function collect(client, topics, options) {
@@ -161,30 +161,65 @@ test("a gap says its reason, and what was kept follows", async () => {
     const { items, has } = collect(client, topic, { from: first.position.replace(/\d+$/, "1") });
     await has(4);
     assert.deepEqual(values(items), ["evicted", 5, 6, 7]);
-    assert.equal(items[0].after, first.position.replace(/\d+$/, "1"));
+    assert.equal(items[0].gap.after, first.position.replace(/\d+$/, "1"));
   } finally {
+    await d.end();
+  }
+});
+
+/** A fetch that notes what was asked for, and the id, of each session that it opens. */
+const noting = (opened) => async (url, init) => {
+  const answer = await fetch(url, init);
+  if (url.endsWith("/v1/sessions")) opened.push({ topics: JSON.parse(init.body).topics, id: (await answer.clone().json()).session });
+  return answer;
+};
+
+const namesOf = (positions) => positions.map((at) => at.split("@")[0]).sort();
+
+test("topics of a pattern that the server has forgotten are not named for ever", async () => {
+  const d = await Daemon.start({ "history-age": "1s" });
+  const opened = [];
+  const client = open({ fetch: noting(opened) }, d.url);
+  try {
+    const { items, subscription, has } = collect(client, "chat.*");
+    await subscription.started;
+    const met = range(1, 501);
+    await client.publishMany(met.map((n) => ({ topic: "chat." + n, data: n })));
+    await has(501);
+    await until("a new session tells which are forgotten", () => opened.length === 2);
+    assert.ok(opened[1].topics.length > 1, "those that the client has met are named");
+    for (let n = 2; namesOf(subscription.positions).length > 1; n++) {
+      await until("the session is there", () => opened.length === n);
+      await fetch(`${d.url}/v1/sessions/${opened[n - 1].id}/close`, { method: "POST" });
+      await until("the next one", () => opened.length > n);
+    }
+    const before = opened.length;
+    await fetch(`${d.url}/v1/sessions/${opened.at(-1).id}/close`, { method: "POST" });
+    await until("one that names the pattern alone", () => opened.length > before);
+    assert.deepEqual(namesOf(opened.at(-1).topics), ["chat.*"]);
+    await client.publish("chat.7", "again");
+    await until("it came", () => items.at(-1).data === "again");
+    assert.deepEqual(items.filter((m) => m.gap), []);
+    assert.deepEqual(values(items.slice(0, 501)).sort((a, b) => a - b), met);
+    assert.deepEqual(values(items.slice(501)), ["again"]);
+  } finally {
+    client.close();
     await d.end();
   }
 });
 
 test("topics of a pattern that do not fit are gaps without a position, also in a session that is opened anew", async () => {
   const d = await Daemon.start({ "limits-pattern-bytes": 600 });
-  const opened = []; // what was asked for, and the id, of each session
-  const watched = async (url, init) => {
-    const answer = await fetch(url, init);
-    if (url.endsWith("/v1/sessions")) opened.push({ topics: JSON.parse(init.body).topics, id: (await answer.clone().json()).session });
-    return answer;
-  };
-  const client = open({ fetch: watched }, d.url);
+  const opened = [];
+  const client = open({ fetch: noting(opened) }, d.url);
   try {
     const [topics, numbers] = [["chat.*", "chat.1", "chat.2"], range(1, 3)];
     const { items, subscription, has } = collect(client, "chat.*");
-    const namesOf = (positions) => positions.map((at) => at.split("@")[0]).sort();
     await subscription.started;
     for (const n of numbers) await client.publish("chat." + n, n);
     await has(3);
     const gap = items.find((m) => m.gap);
-    assert.deepEqual([gap.gap, gap.topic, gap.after], ["unfollowed", "chat.3", gap.position]);
+    assert.deepEqual([gap.gap.reason, gap.topic, gap.gap.after], ["unfollowed", "chat.3", gap.position]);
     await client.publish("chat.3", "missed");
     await client.publish("chat.1", "more");
     await has(4);
@@ -193,7 +228,7 @@ test("topics of a pattern that do not fit are gaps without a position, also in a
     await fetch(`${d.url}/v1/sessions/${opened[0].id}/close`, { method: "POST" });
     await has(5);
     assert.deepEqual(namesOf(opened[1].topics), topics, "the new session begins at the positions");
-    assert.deepEqual([items[4].gap, items[4].topic, items[4].after], ["unfollowed", "chat.*", items[4].position]);
+    assert.deepEqual([items[4].gap.reason, items[4].topic, items[4].gap.after], ["unfollowed", "chat.*", items[4].position]);
     await client.publish("chat.2", "again");
     await has(6);
     assert.deepEqual(values(items.slice(5)), ["again"]);
@@ -237,7 +272,7 @@ test("maxRate delivers the newest of each key; another subscription of the topic
   let at = 0;
   for (const m of paced.items) {
     const offset = Number(/\d+$/.exec(m.position)[0]);
-    if (m.gap) assert.equal(Number(/\d+$/.exec(m.after)[0]), at);
+    if (m.gap) assert.equal(Number(/\d+$/.exec(m.gap.after)[0]), at);
     else assert.equal(offset, at + 1);
     at = offset;
   }
@@ -445,7 +480,7 @@ test("follow loads first, delivers what comes after, and loads again on a gap", 
       const r = await fetch(`${daemon.url}/v1/topics/${topic}/messages?limit=1000`);
       const held = (await r.text()).trim().split("\n").map((l) => JSON.parse(l));
       await publish(6 + log.length * 10, 6 + log.length * 10); // comes after the position, and while it is loaded
-      log.push(gap ? gap.gap : "begin");
+      log.push(gap?.reason ?? "begin");
       state = held.filter((f) => f.data).reduce((n, f) => n + f.data, 0);
       return held.at(-1).done.position;
     },
@@ -473,6 +508,19 @@ test("follow goes on from a state that is older than the beginning", async () =>
   const got = [];
   for await (const m of followed) if (got.push(m.data) === 3) break;
   assert.deepEqual(got, [3, 4, 5]);
+});
+
+test("follow with a rate yields the newest message, and does not load again for those that it replaced", async () => {
+  let loads = 0;
+  const followed = open().follow(topic, { maxRate: "2/s", load: () => void loads++ });
+  const first = followed.next();
+  await until("it has loaded", () => loads);
+  await publish(1, 1);
+  assert.equal((await first).value.data, 1);
+  await publish(2, 9);
+  assert.equal((await followed.next()).value.data, 9);
+  assert.equal(loads, 1);
+  await followed.return();
 });
 
 test("follow throws what load throws", async () => {

@@ -62,7 +62,7 @@ for (const [where, cut] of Object.entries(ways)) {
       // What joins late reads history.
       await tab.evaluate(() => {
         window.late = [];
-        client.subscribe("a", { from: "oldest" }, (m) => late.push(m.gap ?? m.data.n));
+        client.subscribe("a", { from: "oldest" }, (m) => late.push(m.gap?.reason ?? m.data.n));
       });
       await until("the answer is cut", () => proxy.cuts());
       for (let n = 51; n <= 60; n++) await daemon.publish("a", { n }, "b" + n);

@@ -4,7 +4,7 @@ import { faults, judge } from "./ledger.mjs";
 
 const published = ["a@k:1", "a@k:2", "a@k:3", "a@m:1", "a@m:2"];
 const message = (place) => ({ position: "a@" + place });
-const gap = (place) => ({ gap: "restarted", position: "a@" + place });
+const gap = (place) => ({ gap: { reason: "restarted" }, position: "a@" + place });
 
 test("the ledger notices each fault", () => {
   const right = ["k:1", "k:2", "k:3"].map(message);

@@ -28,7 +28,7 @@ const open = (url = daemon.url, options = {}) => {
 };
 
 const range = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
-const values = (items) => items.map((m) => m.gap ?? m.data);
+const values = (items) => items.map((m) => m.gap?.reason ?? m.data);
 const isProblem = (code) => (e) => e.name === "Problem" && e.code === code;
 
 async function publish(from, to, at = topic) {

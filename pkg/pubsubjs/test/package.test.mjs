@@ -56,7 +56,7 @@ const right = `
   const client = new Client("https://push.example", { token: async () => "t", transports: ["stream"] });
   async function read(): Promise<string> {
     for await (const m of client.subscribe("chat.42", { from: "oldest" })) {
-      if (m.gap) return m.gap;
+      if (m.gap) return m.gap.reason;
       const message: Message = m;
       console.log(message.data, message.position);
     }

@@ -32,7 +32,7 @@ for (const transport of ["websocket", "stream", "poll"]) {
       for (let n = 4; n <= 6; n++) await daemon.publish("page", n, "p" + n);
       await leave("pageshow");
       await has(6);
-      assert.deepEqual(await tab.evaluate(() => items.map((m) => m.gap ?? m.data)), [1, 2, 3, 4, 5, 6]);
+      assert.deepEqual(await tab.evaluate(() => items.map((m) => m.gap?.reason ?? m.data)), [1, 2, 3, 4, 5, 6]);
     } finally {
       await context.close();
       await daemon.end();
@@ -74,7 +74,7 @@ for (const transport of ["websocket", "stream", "poll"]) {
       if (!kept) return;
       await daemon.publish("page", 3, "p3");
       await tab.waitForFunction(() => items.length >= 3);
-      assert.deepEqual(await tab.evaluate(() => items.map((m) => m.gap ?? m.data)), [1, 2, 3]);
+      assert.deepEqual(await tab.evaluate(() => items.map((m) => m.gap?.reason ?? m.data)), [1, 2, 3]);
     } finally {
       await context.close();
       await daemon.end();
@@ -172,7 +172,7 @@ test("a page that goes offline says so at once, and that it is open when somethi
       const client = new Client(daemon.url, { transports: [transport], WebSocket });
       try {
         const items = [];
-        await client.subscribe("a", (m) => items.push(m.gap ?? m.data)).started;
+        await client.subscribe("a", (m) => items.push(m.gap?.reason ?? m.data)).started;
         const opens = () => until("open", () => client.state.state === "open" && client.state.transport === transport, 5_000);
         await opens();
         const states = [];
@@ -355,7 +355,7 @@ test("after any sign of life a page that was left goes on, without a hole", asyn
           const other = () => client.subscribe(topic + ".other", () => {});
           if (life[0] === "pagehide subscribe") addEventListener("pagehide", other);
           try {
-            await client.subscribe(topic, (m) => items.push(m.gap ?? m.data)).started;
+            await client.subscribe(topic, (m) => items.push(m.gap?.reason ?? m.data)).started;
             await daemon.publish(topic, "before", topic + 1);
             await until("before has come", () => items.length === 1, 5_000);
             for (const sign of life) {

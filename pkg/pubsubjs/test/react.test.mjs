@@ -16,7 +16,7 @@ const app = `
   const show = React.createElement;
   function Room({ topic }) {
     const { items, last, error } = useTopic(client, topic, { from: "oldest", keep: 2 });
-    const words = [useConnection(client).state, error?.code, last?.data, ...items.map((m) => m.gap ?? m.data)];
+    const words = [useConnection(client).state, error?.code, last?.data, ...items.map((m) => m.gap?.reason ?? m.data)];
     return show("p", null, words.filter(Boolean).join(" "));
   }
   function App() {

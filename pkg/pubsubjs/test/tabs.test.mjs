@@ -171,7 +171,7 @@ function openTab(share = topic, { url: server = daemon.url, ...options } = {}) {
   return tab;
 }
 
-const values = (items) => items.map((m) => (m.gap ? m.gap : m.data));
+const values = (items) => items.map((m) => m.gap?.reason ?? m.data);
 const range = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
 
 async function publish(from, to, at = topic) {
@@ -233,7 +233,7 @@ test("a topic that a pattern leaves out is a gap in each tab, also in one that l
     for (const { items, subscription, has } of [a, b]) {
       await has(3);
       const gap = items.find((m) => m.gap);
-      assert.deepEqual([gap.gap, gap.topic, gap.after], ["unfollowed", "chat.3", gap.position]);
+      assert.deepEqual([gap.gap.reason, gap.topic, gap.gap.after], ["unfollowed", "chat.3", gap.position]);
       assert.ok(!subscription.positions.some((at) => at.startsWith("chat.3@")), subscription.positions.join());
     }
     first.crash();
@@ -241,7 +241,7 @@ test("a topic that a pattern leaves out is a gap in each tab, also in one that l
     await b.has(4);
     await say(1, "more");
     await b.has(5);
-    assert.deepEqual(b.items.slice(3).map((m) => m.gap ?? m.data), ["unfollowed", "more"]);
+    assert.deepEqual(b.items.slice(3).map((m) => m.gap?.reason ?? m.data), ["unfollowed", "more"]);
     assert.ok(![...topics, ...b.subscription.positions].some((at) => at.startsWith("chat.3@")), topics.join());
     assert.equal(topics.length, 3, topics.join());
   } finally {

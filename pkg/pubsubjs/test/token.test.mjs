@@ -266,7 +266,7 @@ for (const transport of ["websocket", "stream", "poll"]) {
     const client = open({ transports: [transport], token: source }, cutter.url);
     const refused = [];
     const secret = [];
-    client.subscribe(topic + ".secret", { onError: (e) => refused.push(e.code) }, (m) => secret.push(m.gap ?? m.data));
+    client.subscribe(topic + ".secret", { onError: (e) => refused.push(e.code) }, (m) => secret.push(m.gap?.reason ?? m.data));
     const a = collect(client);
     await a.subscription.started;
     cutter.break("reset");
@@ -275,7 +275,7 @@ for (const transport of ["websocket", "stream", "poll"]) {
     for (const n of [1, 2]) await other.publish(topic, n);
     await other.publish(topic + ".secret", 1);
     await a.has(2);
-    assert.deepEqual([a.items.map((m) => m.gap ?? m.data), secret.filter((x) => x !== "forbidden")], [[1, 2], []]);
+    assert.deepEqual([a.items.map((m) => m.gap?.reason ?? m.data), secret.filter((x) => x !== "forbidden")], [[1, 2], []]);
     client.close();
     await cutter.end();
   });

@@ -68,9 +68,9 @@ function control(got, { kind, ...want }, name) {
 
 // Returns a frame without the members of an item that later servers may add. One of an unknown kind says nothing.
 function known(frame) {
-  const names = ["gap", "topic", "after", "position", "detail", "time", "id", "key", "by", "claims", "type", "data", "text", "bytes"];
+  const names = ["gap", "topic", "position", "time", "id", "key", "by", "claims", "type", "data", "text", "bytes"];
   if (frame && !["item", "hello", "end", "reply", "done", "moved"].some((kind) => kind in frame)) return undefined;
-  if (frame?.item?.gap) names.splice(5); // a gap has what the server says of it
+  if (frame?.item?.gap) names.splice(3); // a gap has what the server says of it
   return frame?.item ? { item: Object.fromEntries(names.filter((name) => name in frame.item).map((name) => [name, frame.item[name]])) } : frame;
 }
 
@@ -78,7 +78,7 @@ function known(frame) {
 function wanted(c) {
   if (c.kind === "heartbeat") return undefined;
   if (c.kind === "message") return { item: message(c, at(c.topic, c)) };
-  return { item: { gap: c.reason, topic: c.topic, after: at(c.topic, c.after), position: at(c.topic, c.position), ...(c.detail && { detail: c.detail }) } };
+  return { item: { gap: { reason: c.reason, after: at(c.topic, c.after), ...(c.detail && { detail: c.detail }) }, topic: c.topic, position: at(c.topic, c.position) } };
 }
 
 function message({ topic, time, id, key, by, claims, type, json, utf8, hex }, position) {
