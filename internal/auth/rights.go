@@ -107,12 +107,21 @@ func (rs Rights) String() string {
 		for i, r := range e.allow {
 			verbs[i] = r.verb()
 		}
-		grants = append(grants, "may "+strings.Join(verbs, ", ")+" "+strings.Join(e.topics, ", "))
+		grants = append(grants, "may "+listed(verbs)+" "+listed(e.topics))
 	}
 	if len(grants) == 0 {
 		return "may do nothing"
 	}
 	return strings.Join(grants, ", and ")
+}
+
+// listed returns "a", "a and b", or "a, b and c".
+func listed(words []string) string {
+	last := len(words) - 1
+	if last == 0 {
+		return words[0]
+	}
+	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
 // entryOf reads an entry from its members.

@@ -29,11 +29,12 @@ const unixPrefix = "unix:"
 // maxSocketBytes bounds the path of a Unix socket. Linux takes 107 bytes, other systems less.
 const maxSocketBytes = 100
 
-// localAddress is the address of a listener that may also be a Unix socket.
-func localAddress(to *string, allowed string) *field {
+// localAddress is the address of a listener that may also be a Unix socket. allowed and socket
+// are examples: of host:port, and the name of a socket.
+func localAddress(to *string, allowed, socket string) *field {
 	return text(to, values[string]{
 		kind:    "address",
-		allowed: fmt.Sprintf("host:port, such as %s, or a Unix socket, such as unix:/run/pubsubd/admin.sock, whose path is absolute and at most %d bytes long", allowed, maxSocketBytes),
+		allowed: fmt.Sprintf("host:port, such as %s, or a Unix socket, such as unix:/run/pubsubd/%s, whose path is absolute and at most %d bytes long", allowed, socket, maxSocketBytes),
 		check: func(s string) error {
 			path, isSocket := strings.CutPrefix(s, unixPrefix)
 			return within(isAddress(s) || isSocket && filepath.IsAbs(path) && len(path) <= maxSocketBytes && !strings.HasSuffix(path, "/"))

@@ -29,7 +29,7 @@ type Config struct {
 	ACME   acme.Config // instead of TLS.Cert and TLS.Key; default none
 	HTTP2  HTTP2
 
-	// Insecure serves other machines also without authorisation and without TLS. Default
+	// Insecure serves other machines even without authorisation and TLS. Default
 	// false: Validate then refuses addresses beyond loopback that lack either.
 	Insecure bool
 

@@ -66,7 +66,7 @@ func sourceOf(where string) string {
 	return where[:strings.LastIndex(where, ":")]
 }
 
-// YAML returns a file with every setting, also the defaults, and the origins of those that
+// YAML returns a file with every setting, including defaults, and the origins of those that
 // were given. Secrets are masked.
 func (s Loaded) YAML() string { return yamlOf(allSettings(&s.Config), s.origin) }
 

@@ -28,8 +28,8 @@ const storeDir = "store.dir"
 // maxSampled is the most that log.access and tracing.sample may be.
 const maxSampled = 1_000_000_000
 
-// hookExample is the example of a hook's URL in errors.
-const hookExample = "http://127.0.0.1:9000/publish"
+// hookExample begins the example of a hook's URL in errors; the name of the hook ends it.
+const hookExample = "http://127.0.0.1:9000/"
 
 // The most that hooks.events.batch and hooks.events.queue may be, which take about 100 bytes
 // an event.
@@ -52,26 +52,26 @@ func settings(c *Config) []setting {
 	const ms = time.Millisecond // the protocol states its limits in whole milliseconds
 	a, b, s, t, l, h, z, e := &c.Auth, &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook, &c.AuthorizeHook, &c.EventsHook
 	rows := []setting{
-		{"listen.public", restart(localAddress(&c.Listen.Public, "127.0.0.1:8080, [::1]:8080 or :0")), "Address that clients connect to. Either host:port, or a Unix socket for a proxy, such as unix:/run/pubsubd/public.sock, to which the daemon's user and group can connect. Clients behind the socket count as 127.0.0.1, unless X-Forwarded-For names them."},
-		{"listen.admin", restart(localAddress(&c.Listen.Admin, "127.0.0.1:8081, [::1]:8080 or :0")), "Address for operators: metrics, health, profiles and revocations. Either host:port, or a Unix socket that only the daemon's user can connect to, such as unix:/run/pubsubd/admin.sock."},
+		{"listen.public", restart(localAddress(&c.Listen.Public, "127.0.0.1:8080, [::1]:8080 or :0", "public.sock")), "Address that clients connect to. Either host:port, or a Unix socket for a proxy, such as unix:/run/pubsubd/public.sock, to which the daemon's user and group can connect. Clients behind the socket count as 127.0.0.1, unless X-Forwarded-For names them."},
+		{"listen.admin", restart(localAddress(&c.Listen.Admin, "127.0.0.1:8081, [::1]:8081 or :0", "admin.sock")), "Address for operators: metrics, health, profiles and revocations. Either host:port, or a Unix socket that only the daemon's user can connect to, such as unix:/run/pubsubd/admin.sock."},
 		{"listen.tcp", restart(address(&c.Listen.TCP, true, "127.0.0.1:8082, or nothing")), "Address for clients without HTTP, which send and receive CBOR sequences over TCP; usually 127.0.0.1:8082. Not set: no such listener."},
 		{"listen.acme", restart(address(&c.Listen.ACME, true, ":80, or nothing")), "Address for ACME challenges over HTTP (HTTP-01). The authority connects to port 80. Not set: the daemon answers only challenges over TLS (TLS-ALPN-01), on listen.public."},
-		{"listen.reuseport", restart(truth(&c.Listen.ReusePort)), "Let the next daemon listen on the same addresses while this one still serves (SO_REUSEPORT, Linux only). Set it for both, under the same user. The next daemon gets no connections until this one is told to stop. It waits until this one releases store.dir and auth.revocations (deploy/README.md, Upgrade)."},
+		{"listen.reuseport", restart(truth(&c.Listen.ReusePort)), "Let the next daemon listen on the same addresses while this one still serves (SO_REUSEPORT, Linux only). Set it for both, under the same user. The next daemon gets no connections until this one receives the signal to stop. It waits until this one releases store.dir and auth.revocations (deploy/README.md, Upgrade)."},
 		{"admin.key_file", path(&c.Admin.KeyFile), "File with the key of operators: at least 24 bytes of text, such as the output of openssl rand -base64 32. Requests over host:port that change something must send the key (Authorization: Bearer). Requests over a Unix socket need no key. The daemon reads the file for each such request. Not set: such requests over host:port are refused."},
 		{"tls.cert", restart(path(&c.TLS.Cert)), "File with the certificate in PEM, followed by the intermediate certificates. Clients then connect over TLS, and may use HTTP/2. A reload reads the file again. Not set: no TLS, unless tls.acme.domains is set."},
 		{"tls.key", restart(path(&c.TLS.Key)), "File with the private key of tls.cert, in PEM. A reload reads the file again."},
-		{"tls.client_ca", restart(path(&c.TLS.ClientCA)), "File with the authorities, in PEM, whose certificates clients may show. The common name is the principal; auth.certificates sets its rights. A reload reads the file again. Not set: the daemon asks for no client certificates."},
-		{"tls.client_max_age", restart(duration(&a.CertificateMaxAge, 0)), "Longest time that a certificate of a client may be valid, from notBefore to notAfter. With auth.certificates, the daemon keeps revocations of subjects for as long. 0: any time; then these revocations have no end."},
+		{"tls.client_ca", restart(path(&c.TLS.ClientCA)), "File with the authorities, in PEM, that sign certificates of clients. The common name is the principal; auth.certificates sets its rights. A reload reads the file again. Not set: the daemon does not ask for client certificates."},
+		{"tls.client_max_age", restart(duration(&a.CertificateMaxAge, 0)), "Longest time that a certificate of a client may be valid, from notBefore to notAfter. With auth.certificates, the daemon keeps revocations of subjects for as long. 0: any time, so the daemon keeps these revocations for ever."},
 		{"tls.acme.domains", restart(domains(&c.ACME.Domains)), "Names for which the daemon gets and renews certificates by ACME, instead of tls.cert. The authority must reach listen.public on port 443, or listen.acme on port 80."},
 		{"tls.acme.email", restart(email(&c.ACME.Email)), "Address to which the authority sends warnings about certificates."},
 		{"tls.acme.directory", restart(directory(&c.ACME.Directory)), "URL of the authority's ACME directory."},
 		{"tls.acme.storage", restart(path(&c.ACME.Storage)), "Folder of mode 0700 for the private keys, the certificates and the account. Required with tls.acme.domains. Keep it over restarts."},
 		{"tls.acme.agree", restart(truth(&c.ACME.Agree)), "Agree to the authority's terms of service. Required with tls.acme.domains."},
 		{"http2.cleartext", restart(truth(&c.HTTP2.Cleartext)), "Without TLS, also accept HTTP/2 with prior knowledge (h2c). For proxies that are configured to use it."},
-		{"insecure", restart(truth(&c.Insecure)), "Serve everyone who can connect, also from other machines, without authorisation and without TLS."},
+		{"insecure", restart(truth(&c.Insecure)), "Serve everyone who can connect, even from other machines, without authorisation and without TLS."},
 		{"plaintext", restart(truth(&c.Plaintext)), "Serve other machines without TLS, because a proxy in front of the daemon ends TLS. Authorisation is still required. The admin listener, which has no TLS, may then also listen beyond loopback."},
 		{"hosts", hosts(&c.Hosts), "Names under which clients and operators may address the daemon. IP addresses and localhost are always accepted. If the list is empty, listeners on loopback without TLS accept no other name (unless cors.origins is *), and other listeners accept every name. In the file, put * in quotes."},
-		{"cors.origins", restart(origins(&c.Origins)), "Other origins whose pages may use the daemon. If the list is empty, it refuses all pages of other origins. In the file, put * in quotes."},
+		{"cors.origins", restart(origins(&c.Origins)), "Origins of the pages that may use the daemon, besides its own origin. If the list is empty, it refuses cross-origin requests. In the file, put * in quotes."},
 		{"log.level", word(&c.Log.Level, "info", "debug", "warn", "error"), "Lowest level of log entries that are written."},
 		{"log.format", restart(word(&c.Log.Format, "json", "console")), "Format of log entries: json, or console for people."},
 		{"log.access", number{least: 1, most: maxSampled, word: "off"}.field(&c.Log.Access), "Log one of this many requests of clients, chosen at random, after it was answered: method, route, topic, status, bytes, time and client. log.level does not matter. 1: all requests. off: none. The entries have no session ids, no credentials and no queries. Commands on WebSocket and TCP connections are not logged."},
@@ -94,7 +94,7 @@ func settings(c *Config) []setting {
 		{"limits.address_connections", number{least: 1, word: "off"}.field(&l.AddressConnections), "Connections from each address at one time, except from trusted_proxies. An IPv6 network of 64 bits counts as one address. off: no limit."},
 		{"limits.address_calls", number{least: 1, word: "fair", older: "off"}.field(&l.AddressCalls), "Requests, except polls, from each address that may be in flight or queued. An IPv6 network of 64 bits counts as one address. fair: no limit for one address. With either value, free slots go to the waiting addresses in turn. off is an older name for fair."},
 		{"limits.subscriptions", count(&s.Subscriptions), "Topics and patterns that the client of one session may name. Topics that a pattern of the session matches count in limits.pattern_bytes instead."},
-		{"limits.pattern_bytes", size(&s.PatternBytes), "Bytes of the topics that the patterns of one session match and the client follows. Each topic counts 288 bytes, which a subscription takes, and the bytes of its name: 1MiB is about 3,300 topics with names of 30 bytes. The session leaves out topics that do not fit, and tells its client with a gap, unfollowed. More room costs memory, and names in requests that resume."},
+		{"limits.pattern_bytes", size(&s.PatternBytes), "Bytes of the topics that the patterns of one session match and the client follows. Each topic counts 288 bytes, which a subscription takes, and the bytes of its name: 1MiB is about 3,300 topics with names of 30 bytes. The session leaves out topics that do not fit, and sends its client a gap, unfollowed. A higher limit costs memory, and makes requests that resume longer."},
 		{"limits.all_subscriptions", count(&b.MaxSubscriptions), "Subscriptions of all sessions together."},
 		{"trusted_proxies", proxies(&l.TrustedProxies), "Proxies whose X-Forwarded-For header the daemon trusts. The client's address is then the last one in the header that is not in this list. A reload applies to new connections. Not set: the daemon ignores the header."},
 		{"message.bytes", number{least: 1, most: maxMessageBytes, bytes: true}.field(&c.MessageBytes), "Largest payload of a message."},
@@ -111,16 +111,16 @@ func settings(c *Config) []setting {
 		{"poll.max_output_delay", duration(&t.MaxOutputDelay, ms), "How long an answer of mode multiple stays open when it is idle."},
 		{"poll.multiple_time", duration(&t.MultipleTime, ms), "How long an answer of mode multiple may last."},
 		{"poll.answer_frames", count(&t.AnswerFrames), "Most frames in an answer that is not a stream."},
-		{"poll.answer_bytes", size(&t.AnswerBytes), "Most bytes, about, in an answer that is not a stream. One frame always fits."},
+		{"poll.answer_bytes", size(&t.AnswerBytes), "Approximate limit of the bytes in an answer that is not a stream. One frame always fits."},
 		{"poll.write_timeout", duration(&t.WriteTimeout, ms), "How long one write to a client may take. Then the connection is closed."},
 
-		{"compression.min_bytes", number{least: minCompressed, bytes: true, word: "off", means: -1}.field(&t.CompressionMinBytes), "Compress messages of at least this size, once for all clients that accept it. off: no compression."},
+		{"compression.min_bytes", number{least: minCompressed, bytes: true, word: "off", means: -1}.field(&t.CompressionMinBytes), "Smallest message that the daemon compresses, once for all clients that accept it. off: no compression."},
 
 		{"lane", restart(word(&c.Lane, "handoff", "channel", "off")), "Fast path for polls and small publishes. handoff: a frame needs no goroutine to reach a waiting poll. channel: each poll has a goroutine, which a frame wakes. off: net/http serves everything."},
-		{"drain.delay", duration(&c.DrainDelay, 0), "How long the daemon still serves everyone after it was told to stop, while /readyz already answers 503. Set it to the time that a load balancer needs to notice. 0: it drains at once."},
+		{"drain.delay", duration(&c.DrainDelay, 0), "How long the daemon continues to serve everyone after the signal to stop, while /readyz already answers 503. Set it to the time that a load balancer needs to notice. 0: it drains at once."},
 		{"drain.window", duration(&c.DrainWindow, 0), "How long clients may take to leave when the daemon stops. The daemon ends their sessions within three quarters of this."},
 		{storeDir, restart(path(&c.Store.Dir)), "Folder of the log that keeps topics over restarts and crashes. The daemon creates it with mode 0700. Not set: topics are only in memory."},
-		{"store.sync", restart(word(&c.Store.Sync, store.SyncEverySecond, store.SyncAlways, store.SyncNever, store.SyncStop)), "When the daemon syncs messages to disk (fsync). always: before subscribers get them. 1s: once a second. never: the operating system decides. A power loss may lose messages that are not synced. A crash of the daemon loses none. stop: the daemon writes topics only when it stops, after the drain, so it publishes as fast as without a log. A crash loses them, and subscribers get a gap."},
+		{"store.sync", restart(word(&c.Store.Sync, store.SyncEverySecond, store.SyncAlways, store.SyncNever, store.SyncStop)), "When the daemon syncs messages to disk (fsync). always: before subscribers get them. 1s: once a second. never: the operating system decides. With these three, a power loss may lose messages that are not synced, but a crash of the daemon loses none. stop: the daemon writes topics only when it stops, after the drain, so it publishes as fast as without a log. A crash then loses the topics, and subscribers get a gap."},
 		{"store.bytes", restart(number{least: minStoreBytes, bytes: true, word: "off"}.field(&c.Store.Bytes)), "Bytes that all files of the log may take, besides a reserve of at most 64 MiB. At the limit, the daemon refuses publishes. Histories may take a quarter of it; above that, the largest topics lose their oldest messages. off: no limit."},
 		{"addresses_file", restart(path(&c.AddressesFile)), "File to which the daemon writes its addresses, as JSON, when it is ready. Not set: no file."},
 
@@ -129,25 +129,25 @@ func settings(c *Config) []setting {
 		{"auth.issuer", restart(claim(&a.Issuer)), "Issuer (iss) that tokens must have. Not set: any issuer."},
 		{"auth.audience", restart(claim(&a.Audience)), "Audience that tokens must include (aud). Not set: tokens with aud are refused."},
 		{"auth.type", restart(claim(&a.Type)), "Type that the header of tokens must have (typ), such as at+jwt. Not set: any type."},
-		{"auth.api_keys", restart(path(&a.APIKeys)), "File with API keys of back ends, which pubsubd key new makes. The daemon reads it again when it changes. If the file does not exist, the daemon starts without API keys and warns; its folder must exist."},
-		{"auth.revocations", restart(path(&a.Revocations)), "File with revoked tokens, and with what applications forbid to users. The daemon makes it and keeps it for itself. Not set: pubsubd revoke only ends sessions, and nothing can be forbidden."},
+		{"auth.api_keys", restart(path(&a.APIKeys)), "File with API keys of back ends, which pubsubd key new creates. The daemon reads it again when it changes. If the file does not exist, the daemon starts without API keys and warns; its folder must exist."},
+		{"auth.revocations", restart(path(&a.Revocations)), "File with revoked tokens, and with the topics that applications have forbidden to users. The daemon creates it, and no other daemon may use it. Not set: pubsubd revoke only ends sessions, and applications cannot forbid topics."},
 		{"auth.token_max_age", restart(duration(&a.TokenMaxAge, time.Second)), "Longest time that a token may be valid, from iat to exp. The daemon keeps revocations for as long."},
 		{"auth.public_claims", restart(claims(&a.PublicClaims)), "Claims of a token that other clients may see, such as name. Together at most 256 bytes of JSON."},
 		{"auth.anonymous", restart(rights(&a.Anonymous)), "Rights of clients without credentials, in the form of the claim pubsub of a token. Not set: they have no rights, if any other auth setting is set."},
 		{"auth.certificates", restart(rights(&a.Certificates)), "Rights of clients with a certificate, in the form of the claim pubsub of a token. $sub stands for the certificate's common name. Certificates of trusted_proxies give no rights."},
 
-		{"hooks.publish.url", serverURL(&h.URL, hookExample), "Application that the daemon asks about each message before it publishes it (deploy/HOOKS.md). Not set: no such hook."},
+		{"hooks.publish.url", serverURL(&h.URL, hookExample+"publish"), "Application that the daemon asks about each message before it publishes it (deploy/HOOKS.md). Not set: no such hook."},
 		{"hooks.publish.secret", hookSecret(&h.Secret), "Key that signs the requests to the application. Required with hooks.publish.url."},
 		{"hooks.publish.timeout", duration(&h.Timeout, ms), "How long the application may take to answer."},
 		{"hooks.publish.calls", count(&h.Calls), "Messages that the daemon asks the application about at one time. They also count in limits.calls: a lower number leaves slots for other requests. More messages queue for limits.wait, at most half of limits.calls."},
 		{"hooks.publish.topics", patterns(&b.HookTopics), "Topics that the daemon asks the application about. In the file, put > and * in quotes."},
-		{"hooks.authorize.url", serverURL(&z.URL, hookExample), "Application that the daemon asks about each request to subscribe, also of polls and streams (deploy/HOOKS.md). Not set: no such hook."},
+		{"hooks.authorize.url", serverURL(&z.URL, hookExample+"authorize"), "Application that the daemon asks about each request to subscribe, including polls and streams (deploy/HOOKS.md). Not set: no such hook."},
 		{"hooks.authorize.secret", hookSecret(&z.Secret), "Key that signs the requests to the application. Required with hooks.authorize.url."},
 		{"hooks.authorize.timeout", duration(&z.Timeout, ms), "How long the application may take to answer."},
 		{"hooks.authorize.calls", count(&z.Calls), "Requests to subscribe that the daemon asks the application about at one time. They also count in limits.calls: a lower number leaves slots for other requests. More requests queue for limits.wait, at most a quarter of limits.calls."},
-		{"hooks.authorize.topics", patterns(&z.Topics), "Topics that the daemon asks the application about, also if a client subscribes to a pattern that matches one of them. > does not match topics that begin with _. In the file, put > and * in quotes."},
+		{"hooks.authorize.topics", patterns(&z.Topics), "Topics that the daemon asks the application about. It also asks when a client subscribes to a pattern that matches one of them. > does not match topics that begin with _. In the file, put > and * in quotes."},
 		{"hooks.authorize.cache", duration(&z.Cache, 0), "How long the daemon does not repeat a question after the application has allowed it. 0: it asks each time."},
-		{"hooks.events.url", serverURL(&e.URL, hookExample), "Application that the daemon tells when sessions open and end, and when topics get their first subscriber or lose the last one (deploy/HOOKS.md). Not set: no such hook."},
+		{"hooks.events.url", serverURL(&e.URL, hookExample+"events"), "Application to which the daemon reports when sessions open and end, and when topics get their first subscriber or lose the last one (deploy/HOOKS.md). Not set: no such hook."},
 		{"hooks.events.secret", hookSecret(&e.Secret), "Key that signs the requests to the application. Required with hooks.events.url."},
 		{"hooks.events.timeout", duration(&e.Timeout, ms), "How long the application may take to answer."},
 		{"hooks.events.topics", patterns(&e.Topics), "Topics that the daemon reports. > does not match topics that begin with _. In the file, put > and * in quotes."},
@@ -159,7 +159,7 @@ func settings(c *Config) []setting {
 	}
 	for _, kind := range limit.Kinds() {
 		for _, scope := range kind.Scopes() {
-			rows = append(rows, setting{rateKey(kind, scope), rate(&l.Rates[kind][scope]), "Rate of " + ratedKinds[kind] + ratedScopes[scope]})
+			rows = append(rows, setting{rateKey(kind, scope), rate(&l.Rates[kind][scope]), "Rate at which " + ratedScopes[scope] + " may " + ratedKinds[kind] + ". off: no limit."})
 		}
 	}
 	return rows
@@ -172,21 +172,21 @@ func rateKey(kind limit.Kind, scope limit.Scope) string {
 	return ratesKey + "." + kind.String() + "." + scope.String()
 }
 
-// ratedKinds and ratedScopes say in words what a rate limits, and for whom.
+// ratedKinds and ratedScopes say what a rate limits, and whose: "each address" may "open sessions".
 var (
 	ratedKinds = map[limit.Kind]string{
-		limit.Publishes:   "published messages",
-		limit.Sessions:    "opened sessions",
-		limit.Polls:       "polls and streams, with acks and pings on WebSocket and TCP connections",
-		limit.Requests:    "other requests, with changes of subscriptions on WebSocket and TCP connections",
-		limit.Topics:      "topics that publishes and subscriptions create",
-		limit.Connections: "new connections",
-		limit.Misses:      "requests that name an unknown session",
+		limit.Publishes:   "publish messages",
+		limit.Sessions:    "open sessions",
+		limit.Polls:       "poll, open streams, and send acks and pings on WebSocket and TCP connections",
+		limit.Requests:    "send other requests, and change subscriptions on WebSocket and TCP connections",
+		limit.Topics:      "create topics, by publishing or subscribing",
+		limit.Connections: "open connections",
+		limit.Misses:      "send requests that name an unknown session",
 	}
 	ratedScopes = map[limit.Scope]string{
-		limit.All:       " of all clients together. off: no limit.",
-		limit.Address:   " from each address. An IPv6 network of 64 bits counts as one address. off: no limit.",
-		limit.Principal: " from each principal. off: no limit.",
+		limit.All:       "all clients together",
+		limit.Address:   "each address",
+		limit.Principal: "each principal",
 	}
 )
 
@@ -202,8 +202,8 @@ func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
 		{"slow", word(&r.Slow, broker.Slows()...), "What a subscriber gets when it falls behind. resume, the default: all that the history holds. drop_oldest: the newest few messages. conflate: the newest message of each key. disconnect: the end of its session."},
 		{"keep", count(&r.Keep), "Newest messages that drop_oldest keeps. Only with drop_oldest. Default: " + strconv.Itoa(broker.DefaultKeep) + "."},
 		{"identity", truth(&r.Identity), "Add the verified subject of the publisher (by) to each message of these topics, and the public claims of its token. Default: false."},
-		{"presence", truth(&r.Presence), "Tell clients which members are subscribed to each of these topics (PROTOCOL.md, Presence). Default: false."},
-		{"presence_grace", duration(&r.PresenceGrace, time.Millisecond), "How long a member stays on the topic after its last connection or poll has ended, so that a reconnect is silent. Clients wait up to 10 s before they try again: a longer grace bridges that, too. Only with presence. Default: " + broker.DefaultPresenceGrace.String() + "."},
+		{"presence", truth(&r.Presence), "Let clients see which members are subscribed to each of these topics (PROTOCOL.md, Presence). Default: false."},
+		{"presence_grace", duration(&r.PresenceGrace, time.Millisecond), "How long a member stays on the topic after the server has noticed that its last connection or poll ended, so that a reconnect is silent. With the default, subscribers hear of it 5 to 7 s after a tab is closed, and up to 47 s after a WebSocket lost its network (PROTOCOL.md, Presence, has the sum). Clients wait up to 10 s between attempts, so only a longer grace covers an outage. Only with presence. Default: " + broker.DefaultPresenceGrace.String() + "."},
 		{"rate", rate(often), "Rate of messages that all clients publish to all of these topics together. Default: no limit besides rates.publishes."},
 	}
 	for i := range rows {

@@ -165,10 +165,10 @@ func (c Config) WhoMay() string {
 	if c.Auth.Certificates != "" {
 		add("certificates of %s", c.TLS.ClientCA)
 	}
-	text := "without credentials clients may do nothing"
+	text := "clients without credentials may do nothing"
 	if c.Auth.Anonymous != "" {
 		rights, _ := auth.ParseRights([]byte(c.Auth.Anonymous), "") // it is valid
-		text = "without credentials clients " + rights.String()
+		text = "clients without credentials " + rights.String()
 	}
 	if len(proofs) > 0 {
 		text = "clients have the rights of their " + enumerate(proofs, "or") + "; " + text

@@ -79,15 +79,15 @@ func TestOneSentenceSaysWhoMayDoWhat(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"open to everyone on this machine: no authorisation is configured, so only loopback is served":                     func(*Config) {},
 		"serving every client that can connect: no authorisation is configured, and --insecure permits this":               func(c *Config) { c.Insecure = true },
-		"clients have the rights of their tokens of the keys in a.pem, b.json; without credentials clients may do nothing": func(c *Config) { c.Auth.Keys = []string{"a.pem", "b.json"} },
-		"clients have the rights of their tokens of the keys at https://login.example/jwks, API keys in keys.json or certificates of ca.pem; without credentials clients may do nothing": func(c *Config) {
+		"clients have the rights of their tokens of the keys in a.pem, b.json; clients without credentials may do nothing": func(c *Config) { c.Auth.Keys = []string{"a.pem", "b.json"} },
+		"clients have the rights of their tokens of the keys at https://login.example/jwks, API keys in keys.json or certificates of ca.pem; clients without credentials may do nothing": func(c *Config) {
 			c.Auth.APIKeys = "keys.json"
 			c.Auth.JWKS, c.Auth.Certificates, c.TLS.ClientCA = "https://login.example/jwks", "[]", "ca.pem"
 		},
-		"without credentials clients may subscribe to, read the history of public.>, news, and may publish to inbox; connections are in clear text": func(c *Config) {
+		"clients without credentials may subscribe to and read the history of public.> and news, and may publish to inbox; connections are in clear text": func(c *Config) {
 			c.Auth.Anonymous, c.Listen.Public, c.Plaintext = anonymous, ":8080", true
 		},
-		"without credentials clients may do nothing": func(c *Config) { c.Auth.Anonymous = "[]" },
+		"clients without credentials may do nothing": func(c *Config) { c.Auth.Anonymous = "[]" },
 	} {
 		c := Default()
 		change(&c)
