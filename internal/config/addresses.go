@@ -88,7 +88,7 @@ const every = "*"
 // origins is a list of origins, or every alone.
 func origins(to *[]string) *field {
 	return texts(to, list[string]{
-		kind: "origins", most: maxOrigins,
+		kind: "origins", form: "origins, or *", most: maxOrigins,
 		allowed: fmt.Sprintf("origins as browsers send them, such as https://app.example or http://localhost:3000 "+
 			"(lower case, without a path, a slash at the end or the scheme's default port), at most %d, separated by commas; or %s alone for every origin", maxOrigins, every),
 		check: func(origin string, alone bool) error {
@@ -133,7 +133,7 @@ const maxHosts = 100
 // hosts is a list of DNS names and patterns of them, or every alone.
 func hosts(to *[]string) *field {
 	return texts(to, list[string]{
-		kind: "names", most: maxHosts,
+		kind: "names", form: "names, or *", most: maxHosts,
 		allowed: fmt.Sprintf("DNS names such as app.example (lower case, without a scheme or a port), or *.app.example for all names with one label more, "+
 			"at most %d, separated by commas; or %s alone for every name", maxHosts, every),
 		check: func(name string, alone bool) error {
@@ -187,7 +187,7 @@ func domains(to *[]string) *field {
 // directory is the URL of an ACME authority.
 func directory(to *string) *field {
 	return text(to, values[string]{
-		kind: "url", allowed: "an https URL, such as " + acme.DefaultDirectory + ", without a user, a password or a fragment",
+		kind: "url", form: "https url", allowed: "an https URL, such as " + acme.DefaultDirectory + ", without a user, a password or a fragment",
 		check: func(s string) error {
 			u, err := url.Parse(s)
 			return within(err == nil && u.Scheme == "https" && u.Hostname() != "" && u.User == nil && u.Fragment == "")

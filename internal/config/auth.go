@@ -18,7 +18,7 @@ const (
 // keyFiles is a list of files.
 func keyFiles(to *[]string) *field {
 	return texts(to, list[string]{
-		kind: "files", most: maxKeyFiles,
+		kind: "files", form: fmt.Sprintf("at most %d files", maxKeyFiles), most: maxKeyFiles,
 		allowed: fmt.Sprintf("files' paths, at most %d, separated by commas", maxKeyFiles),
 		check:   func(path string, _ bool) error { return within(path != "" && !strings.Contains(path, ",")) },
 	})
@@ -28,7 +28,7 @@ func keyFiles(to *[]string) *field {
 // the keys, and a password, because logs show the setting.
 func jwksURL(to *string) *field {
 	return text(to, values[string]{
-		kind: "url", allowed: "an https URL, or an http URL on this machine such as http://127.0.0.1:9000/jwks.json, without a user, a password or a fragment, or nothing",
+		kind: "url", form: "https url, or http url on this machine", allowed: "an https URL, or an http URL on this machine such as http://127.0.0.1:9000/jwks.json, without a user, a password or a fragment, or nothing",
 		check: func(s string) error {
 			u, err := url.Parse(s)
 			isURL := err == nil && u.Hostname() != "" && u.User == nil && u.Fragment == ""
@@ -48,7 +48,7 @@ func claim(to *string) *field {
 // claims is a list of names of claims.
 func claims(to *[]string) *field {
 	return texts(to, list[string]{
-		kind: "claims", most: maxPublicClaims,
+		kind: "claims", form: fmt.Sprintf("at most %d claims", maxPublicClaims), most: maxPublicClaims,
 		allowed: fmt.Sprintf("names of claims, such as name, at most %d, separated by commas", maxPublicClaims),
 		check: func(name string, _ bool) error {
 			return within(name != "" && len(name) <= 64 && strings.ToValidUTF8(name, "") == name && !strings.ContainsFunc(name, func(r rune) bool { return r == ',' || unicode.IsControl(r) }))

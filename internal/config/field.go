@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -20,6 +21,7 @@ import (
 type field struct {
 	target  any                     // pointer to the field
 	kind    string                  // one word for --help
+	form    string                  // the kind and unusual bounds, for SETTINGS.md, which explains the kinds
 	allowed string                  // what a user may write, in words
 	set     func(text string) error // reads the text; the error says what to write instead
 	check   func() error            // returns the same error for the field's value
@@ -35,6 +37,7 @@ type field struct {
 // values says how values of one type are read, written and bounded.
 type values[T any] struct {
 	kind, allowed string
+	form          string // "": the kind
 	parse         func(string) (T, error)
 	format        func(T) string
 	check         func(T) error // nil: every value is valid; may return errBounds
@@ -63,7 +66,7 @@ func (v values[T]) field(to *T) *field {
 		}
 		return errors.New(strings.TrimPrefix(err.Error()+"; want "+v.allowed, "; "))
 	}
-	f := &field{target: to, kind: v.kind, allowed: v.allowed}
+	f := &field{target: to, kind: v.kind, form: cmp.Or(v.form, v.kind), allowed: v.allowed}
 	f.set = func(text string) error {
 		value, err := v.parse(text)
 		if err = check(value, err); err == nil {
@@ -100,6 +103,14 @@ func optional(f *field) *field { f.isOptional = true; return f }
 
 // masked stands for a secret.
 const masked = "(secret)"
+
+// flagKind returns the word for --help. Of a word it returns the choices.
+func (f *field) flagKind() string {
+	if f.kind == "word" {
+		return strings.NewReplacer(", ", "|", " or ", "|").Replace(f.form)
+	}
+	return f.kind
+}
 
 // shown returns a text of f as logs and people may see it.
 func (f *field) shown(text string) string {
@@ -138,14 +149,20 @@ func (n number) field(to *int) *field {
 		v = values[int]{kind: "bytes", allowed: "bytes, such as 4096, 64KiB or 1MiB,", parse: parseSize, format: formatSize}
 	}
 	parse, format := v.parse, v.format
-	if n.most > 0 {
-		v.allowed += " from " + format(n.least) + " to " + format(n.most)
-	} else {
+	v.form = v.kind
+	switch {
+	case n.most > 0:
+		bounds := " from " + format(n.least) + " to " + format(n.most)
+		v.allowed, v.form = v.allowed+bounds, v.form+bounds
+	default:
 		n.most = math.MaxInt
 		v.allowed += " of at least " + format(n.least)
+		if n.least > 1 {
+			v.form += " of at least " + format(n.least)
+		}
 	}
 	if n.word != "" {
-		v.allowed += ", or " + n.word
+		v.allowed, v.form = v.allowed+", or "+n.word, v.form+", or "+n.word
 	}
 	isWord := func(i int) bool { return n.word != "" && i == n.means }
 	v.check = func(i int) error { return within(n.least <= i && i <= n.most || isWord(i)) }
@@ -210,8 +227,16 @@ func formatSize(n int) string {
 }
 
 func duration(to *time.Duration, least time.Duration) *field {
+	form := "duration"
+	switch least {
+	case time.Millisecond:
+	case 0:
+		form += ", or 0s"
+	default:
+		form += " of at least " + least.String()
+	}
 	return values[time.Duration]{
-		kind: "duration", allowed: fmt.Sprintf("a duration, such as 250ms, 90s or 2m, of at least %s", least),
+		kind: "duration", form: form, allowed: fmt.Sprintf("a duration, such as 250ms, 90s or 2m, of at least %s", least),
 		parse: time.ParseDuration, format: time.Duration.String,
 		check: func(d time.Duration) error { return within(d >= least) },
 	}.field(to)
@@ -224,7 +249,7 @@ func truth(to *bool) *field {
 // rate is how often something may happen; by default it is not limited.
 func rate(to *limit.Rate) *field {
 	return values[limit.Rate]{
-		kind: "rate", allowed: "a rate, such as 100/s, 30/m or 100/s burst 500, from 1/h to 1000000000/s, or off",
+		kind: "rate", form: "rate, or off", allowed: "a rate, such as 100/s, 30/m or 100/s burst 500, from 1/h to 1000000000/s, or off",
 		parse: limit.ParseRate, format: limit.Rate.String,
 		check: func(r limit.Rate) error { return within(r.Valid()) },
 	}.field(to)
@@ -233,7 +258,7 @@ func rate(to *limit.Rate) *field {
 // word is one of some words.
 func word[T ~string](to *T, words ...T) *field {
 	return text(to, values[T]{
-		kind: "word", allowed: enumerate(words, "or"),
+		kind: "word", form: enumerate(words, "or"), allowed: enumerate(words, "or"),
 		check: func(s T) error { return within(slices.Contains(words, s)) },
 	})
 }
@@ -280,14 +305,15 @@ func hookSecret(to *string) *field {
 // list describes a list of comma-separated values.
 type list[T comparable] struct {
 	kind, allowed string
-	least, most   int // how many values it may have
+	form          string // "": the kind
+	least, most   int    // how many values it may have
 	parse         func(string) (T, error)
 	format        func(T) string
 	check         func(one T, alone bool) error // alone: it is the only value
 }
 
 func (l list[T]) field(to *[]T) *field {
-	f := values[[]T]{l.kind, l.allowed, l.parseAll, l.formatAll, l.checkAll}.field(to)
+	f := values[[]T]{kind: l.kind, allowed: l.allowed, form: l.form, parse: l.parseAll, format: l.formatAll, check: l.checkAll}.field(to)
 	f.isList = true
 	return f
 }

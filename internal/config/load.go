@@ -30,16 +30,22 @@ const (
 // Bind adds a flag to fs for every setting, and --topics and --config. The flags only
 // record their texts; Load checks them.
 func Bind(fs *pflag.FlagSet) *Loader {
-	fs.Var(&flagText{kind: "file"}, configFlag, "YAML file with settings.")
+	inGroup := func(f *pflag.Flag, group string) { f.Annotations = map[string][]string{groupAnnotation: {group}} }
+	inGroup(fs.VarPF(&flagText{kind: "file"}, configFlag, "", "YAML file with settings."), firstGroup)
 	defaults := Default()
 	for _, s := range settings(&defaults) {
-		f := fs.VarPF(&flagText{text: s.text(), kind: s.kind}, s.flag(), "", s.doc)
+		f := fs.VarPF(&flagText{text: s.text(), kind: s.flagKind()}, s.flag(), "", s.doc)
 		if s.kind == "bool" {
 			f.NoOptDefVal = "true"
 		}
-		f.Hidden = strings.HasPrefix(s.key, ratesKey+".") // they would be a third of --help, and are all alike
+		f.Hidden = strings.HasPrefix(s.key, ratesKey+".") // FlagGroup.More describes them
+		inGroup(f, groupOf(s.key))
+		if slices.Contains(firstSettings(), s.key) {
+			inGroup(f, firstGroup)
+		}
 	}
 	fs.StringArray(rulesFlag, nil, "Set one `name.member=value` of a rule for topics, such as prices.pattern=prices.>. You may repeat the flag.")
+	inGroup(fs.Lookup(rulesFlag), rulesGroup)
 	return &Loader{flags: fs}
 }
 

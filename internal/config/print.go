@@ -1,16 +1,10 @@
 package config
 
 import (
-	"cmp"
-	_ "embed"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
-
-	"github.com/pubsubd/pubsubd/internal/broker"
-	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
 // Loaded is a Config and where each of its settings came from, as Loader.Load
@@ -116,35 +110,4 @@ func yamlScalar(text string) string {
 		return fmt.Sprintf("%q", text)
 	}
 	return text
-}
-
-// documentTemplate is SETTINGS.md without its tables.
-//
-//go:embed settings.md.tmpl
-var documentTemplate string
-
-// Document returns the text of SETTINGS.md: every setting with its default, its
-// values, and whether a reload changes it.
-func Document() string {
-	c := Default()
-	return strings.NewReplacer(
-		"{{settings}}\n", documentRows(settings(&c), "none"),
-		"{{rule settings}}\n", documentRows(ruleSettings(&broker.Rule{Name: "<name>"}, new(limit.Rate)), ""),
-		"{{rule names}}", ruleNameForm,
-		"{{most rules}}", strconv.Itoa(maxRules),
-	).Replace(documentTemplate)
-}
-
-// documentRows returns the rows of a Markdown table. noDefault stands for an empty
-// default.
-func documentRows(settings []setting, noDefault string) string {
-	var rows strings.Builder
-	for _, s := range settings {
-		changesBy := "reload"
-		if s.restart {
-			changesBy = "restart"
-		}
-		fmt.Fprintf(&rows, "| `%s` | %s | %s | %s | %s |\n", s.key, cmp.Or(s.text(), noDefault), s.allowed, changesBy, s.doc)
-	}
-	return rows.String()
 }

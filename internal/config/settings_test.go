@@ -3,12 +3,14 @@ package config
 import (
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
@@ -49,6 +51,27 @@ func TestDefaultsReadBack(t *testing.T) {
 		require.Equal(t, text, s.text(), "%s", s.key)
 	}
 	require.Equal(t, Default(), c)
+}
+
+// A new setting needs a group in groups.go, and a new kind of value needs an explanation in
+// document.go.
+func TestEverySettingHasAGroupAndAForm(t *testing.T) {
+	all := append(settings(new(Config)), ruleSettings(&broker.Rule{Name: "a"}, new(limit.Rate))...)
+	used := make(map[string]bool) // by key of a group
+	for _, s := range all {
+		require.NotEmpty(t, groupOf(s.key), s.key)
+		section, _, _ := strings.Cut(s.key, ".")
+		used[s.key], used[section] = true, true
+		require.True(t, s.kind == "word" || slices.ContainsFunc(forms, func(f struct{ kind, meaning string }) bool { return f.kind == s.kind }), "%s is a %s", s.key, s.kind)
+	}
+	for _, g := range groups() {
+		for _, key := range g.keys {
+			require.True(t, used[key], "%s has no setting %s", g.name, key)
+		}
+	}
+	for _, key := range firstSettings() {
+		require.True(t, used[key], key)
+	}
 }
 
 func TestSettingsDocument(t *testing.T) { golden(t, "../../deploy/SETTINGS.md", Document()) }
