@@ -30,6 +30,7 @@ func configCommand() *cobra.Command {
 func showCommand(use, short string, show func(config.Loaded) string) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Args: usageArgs(cobra.NoArgs)}
 	loader := config.Bind(cmd.Flags())
+	groupSettings(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		loaded, err := loader.Load(os.Environ())
 		if err != nil {

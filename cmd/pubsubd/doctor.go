@@ -73,6 +73,7 @@ The exit code is 1 if a check failed. Warnings do not change it.`,
 	f.DurationVar(&d.firstFrame, "first-frame", 5*time.Second, "how long the first frame of a stream or a WebSocket may take; clients give up after 5s")
 	f.BoolVar(&d.json, "json", false, "print the results as JSON")
 	loader := config.Bind(f)
+	groupSettings(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		loaded, err := loader.Load(os.Environ())
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/pubsubd/pubsubd/internal/config"
 )
 
 func manCommand() *cobra.Command {
@@ -54,10 +56,24 @@ func manPage(cmd *cobra.Command) []byte {
 	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(manName(cmd)), roff(cmd.Short))
 	section(&b, "SYNOPSIS", cmd.UseLine())
 	section(&b, "DESCRIPTION", cmd.Long)
-	section(&b, "OPTIONS", cmd.LocalFlags().FlagUsagesWrapped(78))
+	section(&b, "OPTIONS", options(cmd))
 	section(&b, "EXAMPLES", cmd.Example)
 	fmt.Fprintf(&b, ".SH SEE ALSO\n%s\n", roff(strings.Join(related(cmd), ", ")))
 	return b.Bytes()
+}
+
+// options returns the flags of a command, those of serve in groups.
+func options(cmd *cobra.Command) string {
+	const width = 78
+	if cmd.Name() != serveName {
+		return cmd.LocalFlags().FlagUsagesWrapped(width)
+	}
+	var b strings.Builder
+	b.WriteString(ownFlags(cmd).FlagUsagesWrapped(width))
+	for _, g := range config.FlagGroups(cmd.LocalFlags()) {
+		fmt.Fprintf(&b, "\n%s\n%s%s", g.Title, g.Flags.FlagUsagesWrapped(width), g.More)
+	}
+	return b.String()
 }
 
 // section writes text with the lines that it has.

@@ -15,7 +15,7 @@ import (
 
 func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "serve",
+		Use:   serveName,
 		Short: "Run the daemon",
 		Long: `Run the daemon until SIGTERM or SIGINT. Then drain: let clients leave within the drain
 window. A second signal ends the daemon at once. With --store, topics and positions
@@ -24,12 +24,11 @@ the daemon reads its settings and certificates again. It applies the changes tha
 restart, without closing connections, and logs errors and changes that need a restart.
 
 Every setting is a flag, an environment variable PUBSUBD_…, and a key in the file that
---config names. A flag overrides a variable, and a variable overrides the file. Some
-flags are not listed below: those of rates, --rates-KIND-SCOPE, such as
---rates-polls-address 10/s. See pubsubd config doc.`,
+--config names. A flag overrides a variable, and a variable overrides the file.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	loader := config.Bind(cmd.Flags())
+	groupSettings(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		return serve(func() (config.Config, error) {
 			loaded, err := loader.Load(os.Environ())

@@ -27,7 +27,7 @@ func Document() string {
 		sections = append(sections, g.section(all))
 	}
 	return strings.NewReplacer(
-		"{{first}}", wrapped("Most installations need only "+codes(firstSettings())+"."),
+		"{{first}}", wrapped("Most installations need only "+codes(firstSettings())+".", documentWidth),
 		"{{contents}}\n", contents(),
 		"{{command variables}}", codes(CommandVariables()),
 		"{{forms}}\n", formRows(),
@@ -59,14 +59,20 @@ func contents() string {
 	return rows.String()
 }
 
-// wrapped breaks a paragraph into lines of at most 130 bytes, unless a word is longer.
-func wrapped(paragraph string) string {
+// documentWidth is the length of the lines of SETTINGS.md, and titleWidth of those of titles in help.
+const (
+	documentWidth = 130
+	titleWidth    = 100
+)
+
+// wrapped breaks a paragraph into lines of at most width bytes, unless a word is longer.
+func wrapped(paragraph string, width int) string {
 	var b strings.Builder
 	length := 0
 	for word := range strings.FieldsSeq(paragraph) {
 		switch {
 		case length == 0:
-		case length+1+len(word) > 130:
+		case length+1+len(word) > width:
 			b.WriteByte('\n')
 			length = 0
 		default:
@@ -81,7 +87,7 @@ func wrapped(paragraph string) string {
 
 // section returns the heading of a group, who needs it, and the table of its settings.
 func (g group) section(all []setting) string {
-	text := "## " + g.name + "\n\n" + wrapped(g.needs+" "+g.note)
+	text := "## " + g.name + "\n\n" + wrapped(g.needs+" "+g.note, documentWidth)
 	switch g.name {
 	case rulesGroup: // the template has the rest
 		return text

@@ -132,7 +132,7 @@ const firstGroup = "First"
 // FlagGroups sorts the flags of Bind, and only these, into groups: first those that most
 // installations need, then the groups of SETTINGS.md.
 func FlagGroups(fs *pflag.FlagSet) []FlagGroup {
-	all := append([]group{{name: firstGroup, needs: "Most installations need only these."}}, groups()...)
+	all := append([]group{{name: firstGroup, needs: "Most installations need only these:"}}, groups()...)
 	var shown []FlagGroup
 	for _, g := range all {
 		flags := pflag.NewFlagSet(g.name, pflag.ContinueOnError)
@@ -148,16 +148,24 @@ func FlagGroups(fs *pflag.FlagSet) []FlagGroup {
 	return shown
 }
 
+// IsSetting reports whether Bind added the flag.
+func IsSetting(f *pflag.Flag) bool { return len(f.Annotations[groupAnnotation]) > 0 }
+
 func (g group) title() string {
 	if g.name == firstGroup {
 		return g.needs
 	}
-	return g.name + ". " + g.needs
+	return wrapped(g.name+". "+g.needs, titleWidth)
 }
 
-// more describes the flags of rates, which would be a fifth of the help and are all alike.
+// more describes the flags of rates, which would be a fifth of the help and are all alike, and
+// the form of --topics.
 func (g group) more() string {
-	if g.name != ratesGroup {
+	switch g.name {
+	case rulesGroup:
+		return "  For example, --topics prices.pattern=prices.> --topics prices.history.age=5s.\n"
+	case ratesGroup:
+	default:
 		return ""
 	}
 	var kinds, scopes []string
@@ -169,8 +177,9 @@ func (g group) more() string {
 			}
 		}
 	}
-	return "      --rates-KIND-SCOPE rate   KIND is " + enumerate(kinds, "or") + ";\n" +
-		"                                SCOPE is " + enumerate(scopes, "or") + ". For example, --rates-polls-address 10/s.\n"
+	return "  --rates-KIND-SCOPE, such as --rates-polls-address\n" +
+		"  KIND is " + enumerate(kinds, "or") + ".\n" +
+		"  SCOPE is " + enumerate(scopes, "or") + ".\n"
 }
 
 // flagOrder returns the names of the flags of Bind: those of firstSettings first, and then as in
