@@ -90,7 +90,7 @@ func TestWhatIsNamedExists(t *testing.T) {
 
 // There is one glossary, and the first lines of each page for people who build link to it.
 func TestPagesLinkToTheGlossary(t *testing.T) {
-	for _, document := range []string{"pkg/README.md", "pkg/BUILDING.md", "pkg/COMPARED.md", "pkg/wire/PROTOCOL.md", "pkg/wire/CLIENTS.md", "pkg/pubsub/README.md", "pkg/pubsubjs/README.md", "pkg/pubsubpy/README.md", "deploy/SETTINGS.md"} {
+	for _, document := range []string{"pkg/README.md", "pkg/BUILDING.md", "pkg/COMPARED.md", "pkg/wire/PROTOCOL.md", "pkg/wire/CLIENTS.md", "pkg/pubsub/README.md", "pkg/pubsubjs/README.md", "pkg/pubsubpy/README.md", "deploy/SETTINGS.md", "deploy/METRICS.md"} {
 		text := read(t, document)
 		require.Equal(t, document == "pkg/README.md", strings.Contains(text, "\n## Glossary\n"), document)
 		first := strings.Join(strings.SplitN(text, "\n", 9)[:8], "\n")
@@ -122,7 +122,7 @@ func TestThePicturesOfREADMEAreAlike(t *testing.T) {
 
 // A long page begins with a table of contents, which has every chapter.
 func TestLongPagesHaveATableOfContents(t *testing.T) {
-	for document, level := range map[string]string{"deploy/README.md": "##+", "deploy/HOOKS.md": "##", "deploy/SETTINGS.md": "##", "SECURITY.md": "##"} {
+	for document, level := range map[string]string{"deploy/README.md": "##+", "deploy/HOOKS.md": "##", "deploy/SETTINGS.md": "##", "deploy/METRICS.md": "##", "SECURITY.md": "##"} {
 		text := read(t, document)
 		contents, _, found := strings.Cut(text, "\n## ")
 		require.True(t, found, document)

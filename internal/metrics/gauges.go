@@ -28,7 +28,7 @@ type Gauges struct {
 	IdempotencyKeys    int       // with a remembered result
 
 	TokenKeys, CachedTokens int
-	TokenCacheBytes         int           // also of certificates
+	TokenCacheBytes         int           // including certificates
 	JWKSAge                 time.Duration // since the last successful fetch; 0: none
 
 	MaxTopics, MaxSubscriptions int // the settings in force
@@ -78,16 +78,16 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	send("topics", "Topics that exist.", float64(now.Topics))
 	send("subscriptions", "Subscriptions of sessions and of stateless polls in progress.", float64(now.Subscriptions))
 	send("sessions", "Open sessions.", float64(now.Sessions))
-	send("subscriptions_behind", "Subscriptions that are behind and read from history.", float64(now.Behind))
+	send("subscriptions_behind", "Subscriptions that are behind and catch up from history.", float64(now.Behind))
 	send("session_queued_frames", "Frames in sessions' queues.", float64(now.Queued))
-	send("unfollowed_topics", "Topics that patterns of sessions match, and that sessions leave out because they do not fit into limits.pattern_bytes. A topic counts once for each session.", float64(now.Unfollowed))
+	send("unfollowed_topics", "Topics that sessions leave out although a pattern matches them, because they do not fit into limits.pattern_bytes. A topic counts once for each session.", float64(now.Unfollowed))
 	send("session_unacked_frames", "Frames sent and not yet acknowledged.", float64(now.Unacked))
 	send("presence_members", "Members of topics with presence; a member of two topics counts twice.", float64(now.PresenceMembers))
 	send("idempotency_keys", "Idempotency keys whose results the daemon remembers.", float64(now.IdempotencyKeys))
 	send("addresses", "Client addresses that limits track.", float64(now.Addresses))
 	send("token_keys", "Keys that verify tokens.", float64(now.TokenKeys))
 	send("cached_tokens", "Verified tokens in the cache.", float64(now.CachedTokens))
-	send("token_cache_bytes", "Memory of the cache of verified tokens and certificates: at most 34 MiB, in addition to pubsubd_memory_budget_bytes.", float64(now.TokenCacheBytes))
+	send("token_cache_bytes", "Memory that the cache of verified tokens and certificates takes: at most 34 MiB, in addition to pubsubd_memory_budget_bytes.", float64(now.TokenCacheBytes))
 	send("jwks_age_seconds", "Time since the last successful fetch of auth.jwks; 0 without auth.jwks, or before the first fetch. Above 3600 the daemon refuses the keys.", now.JWKSAge.Seconds())
 	send("draining", "1 while the daemon drains, otherwise 0.", oneIf(now.Draining))
 	now.Store.send(send)
@@ -105,7 +105,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	send("memory_budget_bytes", "Budget for the sum of pubsubd_memory_bytes.", float64(now.MemoryBudget))
 	send("memory_pressure", "Memory pressure: 0 none; 1 the daemon refuses new sessions, lists and histories; 2 it also cuts off clients that do not read, and trims their sessions.", float64(now.MemoryPressure))
 
-	most := labelled("limit", "Setting in force of each limit; 0 means no limit.", "limit")
+	most := labelled("limit", "Value in force of each limit; 0 means no limit.", "limit")
 	inUse := labelled("in_use", "Current use of each limit.", "limit")
 	waiting := labelled("waiting", "Calls and session openings that wait for a slot, by limit.", "limit")
 	most("topics", float64(now.MaxTopics))

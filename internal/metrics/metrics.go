@@ -141,35 +141,35 @@ func New(version string) *Metrics {
 		ConnectionsEnded: f.counters("connections_ended_total", "Connections that the daemon closed because of their clients, by reason: refused (too many), slow_head and slow_body (a handshake, a request or a command arrived too slowly), slow_reader (the client did not read), silent (the client sent nothing, or no pings).", "reason"),
 		Evicted:          f.counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted (by newer messages of the topic), deleted, lost (in a crash), memory (the budget was full), disk (histories took more than a quarter of store.bytes). Ephemeral topics, which have no history, do not count.", "reason"),
 		TopicsForgotten:  f.counter("topics_forgotten_total", "Idle topics that the daemon forgot."),
-		FellBehind:       f.counter("subscriptions_fell_behind_total", "Times that a subscription fell behind because its session's queue was full."),
+		FellBehind:       f.counter("subscriptions_fell_behind_total", "How often a subscription fell behind because its session's queue was full."),
 		Gaps:             f.counters("gaps_total", "Gaps delivered to subscribers, by reason.", "reason"),
 		Resent:           f.counter("frames_resent_total", "Frames sent again because they were not acknowledged."),
 		SessionsOpened:   f.counter("sessions_opened_total", "Sessions opened."),
-		SessionsEnded:    f.counters("sessions_ended_total", "Ended sessions, by reason: closed (by the client), inactive, draining, slow (it fell behind on a topic with slow: disconnect), topics (a new topic of its pattern was above a limit, or too many of its subscriptions ended that are no longer permitted), revoked (its credentials were revoked, or an operator or an application ended it).", "reason"),
-		SessionsTrimmed:  f.counter("sessions_trimmed_total", "Times that memory pressure emptied the queue of a session that did not read. The session then continues from history, or ends, by the policies of its topics."),
+		SessionsEnded:    f.counters("sessions_ended_total", "Ended sessions, by reason: closed (by the client), inactive, draining, slow (it fell behind on a topic with slow: disconnect), topics (a new topic of its pattern exceeded a limit, or too many of its subscriptions ended because they were no longer permitted), revoked (its credentials were revoked, or an operator or an application ended it).", "reason"),
+		SessionsTrimmed:  f.counter("sessions_trimmed_total", "How often memory pressure emptied the queue of a session that did not read. The session then continues from history, or ends, as the rules of its topics say (slow)."),
 		QueueDepth: f.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "session_queue_depth", Help: "Frames in a session's queue when a poll takes them.", Buckets: prometheus.ExponentialBuckets(1, 2, 8),
 		}),
 		CertificateFailures: f.counter("certificate_failures_total", "Failures to read, get or renew the certificate."),
-		LaneConnections:     f.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."}),
+		LaneConnections:     f.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the fast path (lane) serves now."}),
 		LaneLongestTurn: f.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "lane_longest_turn_seconds", Help: "Longest time that an event loop of the lane worked without serving its other connections, in this minute and the one before.",
+			Name: prefix + "lane_longest_turn_seconds", Help: "Longest time that an event loop of the fast path worked without serving its other connections, in this minute and the one before.",
 		}),
-		LaneReturned:    f.counter("lane_returned_total", "Connections that the lane gave back to net/http: a request was of another kind, or arrived too slowly."),
+		LaneReturned:    f.counter("lane_returned_total", "Connections that the fast path returned to net/http, because it does not serve the request, or because the request arrived too slowly."),
 		delivered:       f.counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
 		deliveredBytes:  f.counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
 		polls:           f.counters("polls_total", "Polls answered, by transport and outcome: frames, empty, gone (the client left), or a problem's code.", "transport", "outcome"),
 		framesPerAnswer: f.histograms("answer_frames", "Frames in one write of an answer, by transport.", "transport", prometheus.ExponentialBuckets(1, 4, 6)),
 		publishToWrite:  f.histograms("publish_to_write_seconds", "Time from accepting a message to writing it to a subscriber, sampled, by transport.", "transport", prometheus.ExponentialBuckets(50e-6, 2.5, 14)),
-		hookCalls:       f.counters("hook_calls_total", "Calls of the application, by hook and outcome: passed, changed, refused, failed, timeout, overloaded (no slot was free for the call), or cached (the application has allowed the same question recently). For batches of events: passed, failed or timeout; each attempt counts.", "hook", "outcome"),
-		HookDropped:     f.counters("hook_dead_letters_total", "Events that the application did not get, by reason: full (the queue was full), failed (the last attempt failed), stopped (the daemon stopped, or a reload removed the hook).", "reason"),
+		hookCalls:       f.counters("hook_calls_total", "Requests to the application, by hook and outcome: passed, changed, refused, failed, timeout, overloaded (no slot was free for the request), or cached (the application has recently allowed the same request, so the daemon did not ask). For batches of events: passed, failed or timeout; each attempt counts.", "hook", "outcome"),
+		HookDropped:     f.counters("hook_dead_letters_total", "Events that never reached the application, by reason: full (the queue was full), failed (the last attempt failed), stopped (the daemon stopped, or a reload removed the hook).", "reason"),
 		hookSeconds:     f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
 		Presence:        f.counters("presence_events_total", "Presence events, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
 	}
 	m.Store = newStore(f)
 	m.AccessLogDropped = f.counter("access_log_dropped_total", "Entries of the access log that were dropped because they arrived faster than they could be encoded.")
 	m.LogDropped = f.counters("log_dropped_total", "Lines of the log that were dropped because its reader was too slow or had ended, by level: debug, info, warn, or error.", "level")
-	m.Spans = f.counters("spans_total", "Spans of traces, by outcome: sent (to the collector), failed (the collector did not take them), dropped (too many spans waited; a trace that did not begin, because 100 had begun in that second, counts as one).", "outcome")
+	m.Spans = f.counters("spans_total", "Spans of traces, by outcome: sent (to the collector), failed (the collector did not accept them), dropped (too many spans waited). A trace that did not begin, because 100 had begun in that second, counts as one dropped span.", "outcome")
 	fromZero(m.Spans, SpansSent, SpansFailed, SpansDropped)
 	m.TokensVerified = f.counter("tokens_verified_total", "Tokens that the daemon verified and accepted, without those found in the cache.")
 	m.TokenCacheHits = f.counter("token_cache_hits_total", "Tokens found in the cache of verified tokens.")
@@ -179,7 +179,7 @@ func New(version string) *Metrics {
 	m.compressedBefore, m.compressedAfter = compressed.WithLabelValues("before"), compressed.WithLabelValues("after")
 	network := f.counters("network_bytes_total", "Bytes on the public listener's connections, by direction.", "direction")
 	m.BytesIn, m.BytesOut = network.WithLabelValues("in"), network.WithLabelValues("out")
-	calls := f.counters("calls_total", "Polls and publishes, by call and by way: lane, net/http, or command (on a WebSocket or TCP connection).", "call", "way")
+	calls := f.counters("calls_total", "Polls and publishes, by call (poll, publish, publish_many), and by way: lane (the fast path), net/http, or command (on a WebSocket or TCP connection).", "call", "way")
 	m.LanePolls, m.LanePublishes = calls.WithLabelValues("poll", "lane"), calls.WithLabelValues("publish", "lane")
 	m.HTTPPolls, m.HTTPPublishes = calls.WithLabelValues("poll", "net/http"), calls.WithLabelValues("publish", "net/http")
 	m.HTTPPublishesOfMany = calls.WithLabelValues("publish_many", "net/http")

@@ -33,7 +33,7 @@ func newStore(f maker) Store {
 		WrittenBytes:      f.counter("store_written_bytes_total", "Bytes of changes written to the log, without checkpoints."),
 		Refused:           f.counters("store_refused_total", "Changes that the log refused, by reason: waiting (they arrive faster than the disk can store them), full (the files have reached store.bytes), disk_full (no space, a quota or a file size limit), damaged (a sync failed, and no checkpoint has been written since), error (another error of the disk).", "reason"),
 		Checkpoints:       f.counters("store_checkpoints_total", "Checkpoints, by outcome: made, failed. A checkpoint replaces older files of the log.", "outcome"),
-		CheckpointSeconds: histogram("store_checkpoint_seconds", "Duration of checkpoints. Publishes continue meanwhile.", 1e-3, 13),
+		CheckpointSeconds: histogram("store_checkpoint_seconds", "Duration of checkpoints, during which publishes continue.", 1e-3, 13),
 		RecoverySeconds:   f.NewGauge(prometheus.GaugeOpts{Name: prefix + "store_recovery_seconds", Help: "Time that the last start took to read the log."}),
 		LostTails:         f.counter("store_lost_tails_total", "1 if the last start announced that messages may be lost: after a crash, the kernel's boot id had changed or was unknown. Otherwise 0."),
 	}
@@ -54,13 +54,13 @@ type StoreState struct {
 }
 
 func (s *StoreState) send(send func(name, help string, v float64)) {
-	send("store_bytes", "Bytes of all files of the log but the reserve.", float64(s.Bytes))
+	send("store_bytes", "Bytes of the log's files, without the reserve.", float64(s.Bytes))
 	send("store_bytes_limit", "Setting store.bytes; 0 means no limit.", float64(s.MostBytes))
-	send("store_reserve_bytes", "Bytes of the file that keeps space for the next checkpoint.", float64(s.Reserve))
+	send("store_reserve_bytes", "Bytes of the file that reserves space for the next checkpoint.", float64(s.Reserve))
 	send("store_segments", "Files of the log that the next checkpoint replaces.", float64(s.Segments))
 	send("store_waiting_bytes", "Bytes of changes that wait to be written.", float64(s.Waiting))
 	send("store_last_offset", "Offset of the newest change in the log.", float64(s.Last))
-	send("store_lease_offset", "Every offset in use so far is below this one. It survives crashes.", float64(s.Lease))
+	send("store_lease_offset", "Offset above all offsets that are in use so far. It is on disk, so it survives crashes.", float64(s.Lease))
 	send("store_unsynced_seconds", "Time since all changes were durable, accurate to about a second; 0 if they are. A power loss may lose the changes since then.", s.Unsynced.Seconds())
 	send("store_faulty", "1 while the daemon cannot write the log and refuses changes, otherwise 0.", oneIf(s.IsFaulty))
 }
