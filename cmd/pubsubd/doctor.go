@@ -44,8 +44,8 @@ flags and environment, because each process has its own limits of files and memo
   memory     GOMEMLIMIT, against memory.budget and the memory limit of the cgroup
   clock      whether the kernel calls its clock synchronised
 
-With --url, doctor checks the way to the daemon through all proxies. Without any setting,
-it then checks nothing else.
+With --url, doctor checks the path to the daemon through all proxies, and nothing else
+unless you also give settings.
 
   url        a pubsubd answers, and the proxies leave the path and the Host as they should be
   date       the clock of this machine, against the Date header of the daemon
@@ -253,7 +253,7 @@ func (l listener) check(ctx context.Context) finding {
 	case network == "unix" && !isAnswered(network, at):
 		return ok("%s is a socket that nobody listens on: serve replaces it", at)
 	}
-	return failure("stop the other process (ss -ltnp names it), or choose another address", "another process than a pubsubd listens on %s", l.address)
+	return failure("stop the other process (ss -ltnp shows it), or choose another address", "a process that is not pubsubd listens on %s", l.address)
 }
 
 // identify is how long a process on this machine may take to show that it is a pubsubd.

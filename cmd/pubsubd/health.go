@@ -18,7 +18,7 @@ func healthCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "Check whether the daemon is ready, and tell by the exit code",
+		Short: "Check whether the daemon is ready, and exit with 0 if it is",
 		Long: `Check whether the daemon is ready to serve clients, or with --live whether it runs at
 all. The exit code is 0 if so. Otherwise it is 1, with the reason on standard error.
 

@@ -22,9 +22,9 @@ const apiKeysEnv = "PUBSUBD_AUTH_API_KEYS"
 func keyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
-		Short: "Make, list and revoke API keys of back ends",
-		Long: `Make, list and revoke API keys. Back ends use them to publish and subscribe. All keys are
-in one file, which the daemon's setting auth.api_keys names, with a JSON object on each
+		Short: "Create, list and revoke API keys of back ends",
+		Long: `Create, list and revoke API keys, with which back ends publish and subscribe. All keys
+are in one file, that of the daemon's setting auth.api_keys, with a JSON object on each
 line. The file has only a hash of each key, so nobody can get a key from it. The daemon
 reads the file within a second after a change, without a restart or a signal.`,
 		Args: usageArgs(cobra.NoArgs),
@@ -50,11 +50,11 @@ func newKeyCommand() *cobra.Command {
 	var validFor time.Duration
 	cmd := &cobra.Command{
 		Use:   "new",
-		Short: "Make an API key, and print it once",
-		Long: `Make an API key and print it on standard output, or write it to the file of --out, which
-only you can read. The key exists nowhere else: the file of API keys gets only its hash.
-Whoever has the key has its rights, under its name. Back ends send it as Authorization:
-Bearer psk_….
+		Short: "Create an API key, and print it once",
+		Long: `Create an API key and print it on standard output, or write it to the file of --out,
+which only you can read. The key exists nowhere else, because the file of API keys gets
+only its hash. Anyone who has the key has its rights, under its name. Back ends send it
+as Authorization: Bearer psk_….
 
 Rights are subscribe, publish, history, presence, delete and manage. Topics may be
 patterns. $sub in a topic stands for the name of the key.`,
@@ -64,7 +64,7 @@ patterns. $sub in a topic stands for the name of the key.`,
 	}
 	f := cmd.Flags()
 	file := bindKeyFile(f)
-	f.StringVar(&name, "name", "", "`name` of the principal; each key needs another name")
+	f.StringVar(&name, "name", "", "`name` of the principal; each key needs a different name")
 	f.StringArrayVar(&allow, "allow", nil, allowUsage)
 	f.StringVar(&out, "out", "", "write the key to this new `FILE` with mode 0600, instead of printing it; the command never overwrites a file")
 	f.DurationVar(&validFor, "valid-for", 0, "lifetime of the key; 0: until it is revoked")
@@ -122,7 +122,7 @@ func draftKey(name string, allow []string, validFor time.Duration) (string, auth
 func addKey(file string, k auth.APIKey) error {
 	return auth.EditAPIKeys(file, func(keys []auth.APIKey) ([]auth.APIKey, error) {
 		if slices.ContainsFunc(keys, func(other auth.APIKey) bool { return other.Name == k.Name }) {
-			return nil, fmt.Errorf("%s has a key named %q: choose another name, or revoke that key first", file, k.Name)
+			return nil, fmt.Errorf("%s has a key named %q: choose a different name, or revoke that key first", file, k.Name)
 		}
 		return append(keys, k), nil
 	})

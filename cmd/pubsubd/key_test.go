@@ -66,7 +66,7 @@ func TestAKeyIsWrittenToANewFile(t *testing.T) {
 
 	r = run(t, env, "key", "new", "--name=worker", "--allow=subscribe:jobs", "--out", out+".2")
 	require.Equal(t, exitRunTime, r.code)
-	require.Contains(t, r.stderr, "choose another name")
+	require.Contains(t, r.stderr, "choose a different name")
 	require.NoFileExists(t, out+".2")
 }
 
@@ -109,7 +109,7 @@ func TestKeyCommandLinesThatCannotBeObeyed(t *testing.T) {
 		{env, "new --name=b --allow=publish:a..b", exitUsage, "--allow"},
 		{env, "new --name=b --allow=publish:b --valid-for=-1h", exitUsage, "--valid-for"},
 		{env, "new --name=b --allow=publish:b now", exitUsage, "now"},
-		{env, "new --name=a --allow=publish:b", exitRunTime, "choose another name"},
+		{env, "new --name=a --allow=publish:b", exitRunTime, "choose a different name"},
 		{env, "revoke b", exitRunTime, "pubsubd key list"},
 		{nil, "list --file=" + file + ".gone", exitRunTime, "no such file"},
 		{nil, "new --name=b --allow=publish:b --file=/dev/null/keys", exitRunTime, "/dev/null/keys"},

@@ -30,15 +30,15 @@ func publishCommand() *cobra.Command {
 		Long: `Publish DATA, or standard input (with -, or without DATA in a pipe), and print the
 position of the message. The data is JSON, unless --type names another media type.
 
-The command tries again until --timeout while the daemon restarts or is overloaded. If
-the connection breaks before the answer, the message may have been published, so the
-command fails, unless --idempotency-key makes another attempt safe.
+The command retries until --timeout while the daemon restarts or is overloaded. If the
+connection breaks before the answer, the message may have been published, so the command
+fails, unless --idempotency-key makes a retry safe.
 
-With --lines, publish each line of standard input as a message, in order, and print
-the number of messages at the end. Each line waits for the answer to the line before.
-The first line that fails, or SIGINT or SIGTERM, ends the command with exit code 1: all
-lines before are published, and none after. For JSON, empty lines are skipped. A line ends with LF or CR LF. A byte
-order mark before the first line is not part of it.
+With --lines, publish each line of standard input as a message, in order, and print the
+number of messages at the end. Each line waits for the answer to the line before, so
+when a line fails, or on SIGINT or SIGTERM, all lines before are published and none
+after, and the exit code is 1. A line ends with LF or CR LF. The command skips empty
+lines if the data is JSON, and a byte order mark before the first line.
 
 With --idempotency-key, a publish that is repeated within two minutes gets the first
 answer again, and is not published twice. With --lines, the key of each line is KEY:N,
@@ -185,7 +185,7 @@ func (p *publishing) publish(body []byte, idempotencyKey string) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("publish %q: no answer within %v; the message may be published or not; raise --timeout", p.topic, p.timeout)
 	case errors.Is(err, pubsub.ErrOutcomeUnknown) && idempotencyKey == "":
-		return fmt.Errorf("%w; with --idempotency-key the command tries again, and the message is published once", p.server.unreached(err))
+		return fmt.Errorf("%w; with --idempotency-key the command retries, and the message is published once", p.server.unreached(err))
 	case err != nil:
 		return p.server.unreached(err)
 	}

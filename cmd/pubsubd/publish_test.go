@@ -179,7 +179,7 @@ func TestPublishSaysWhatToDoWhenItFails(t *testing.T) {
 	defer cut.Close()
 	r = run(t, nil, "publish", "a", "1", "--server", cut.URL)
 	require.Equal(t, exitRunTime, r.code)
-	require.Contains(t, r.stderr, "the message may have been published; with --idempotency-key the command tries again")
+	require.Contains(t, r.stderr, "the message may have been published; with --idempotency-key the command retries")
 
 	s := serveProcess(t, "--message-bytes=10")
 	r = run(t, nil, "publish", "a", `"more than ten bytes"`, "--server", s.public)

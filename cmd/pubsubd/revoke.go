@@ -23,13 +23,13 @@ daemon has the revocation on disk, and has ended the sessions that it affects. U
 one of:
 
   --subject   revokes all tokens of a user that were issued until now. Tokens that
-              are issued later are accepted.
+              are issued later stay valid.
   --token-id  revokes the token with this id (jti).
   --session   ends one session, by its number in pubsubd sessions. The daemon stores
               nothing: the client may open another session.
 
-To revoke API keys, use pubsubd key revoke. The daemon needs a file for revocations,
-which its setting auth.revocations names.
+To revoke API keys, use pubsubd key revoke. To revoke tokens, the daemon needs a file
+for revocations, its setting auth.revocations.
 
 The admin listener accepts a revocation only with the operators' key, or over its Unix
 socket.`,

@@ -26,18 +26,18 @@ func sessionsCommand() *cobra.Command {
 number of messages in the session's topics that were not sent to it. The list shows the
 lag, the topic with the largest share of it, and what the session waits for:
 
-  ack      the client has as many unacknowledged frames as it may have
+  ack      the client must acknowledge frames before the daemon sends more
   poll     the client does not poll
   reader   the client polls, but does not read what the daemon sends
   history  the session is catching up from the history of its topics
   rate     the next message is too early for the session's max_rate
 
-The number of a session counts openings. The list does not show ids, because the id of
-a session lets its holder receive the messages.
+Sessions are numbered in the order in which they opened. The list does not show their
+ids, because anyone who knows the id of a session can receive its messages.
 
 The list also has connections without a session: WebSockets, TCP connections and event
 streams. CLIENT shows the transport, the client's address and its User-Agent, such as
-that of pubsubd subscribe. Stateless polls are counted, not listed. The last line also
+that of pubsubd subscribe. The list only counts stateless polls. Its last line also
 shows which daemon answered.`,
 		Args: usageArgs(cobra.NoArgs),
 	}

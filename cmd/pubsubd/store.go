@@ -21,11 +21,11 @@ func storeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "store",
 		Short: "Inspect, verify, repair and export the log of a daemon with --store",
-		Long: `Examine the folder that the setting store.dir (--store) names. It holds the log in which
-a daemon keeps its topics across crashes.
+		Long: `Examine the folder of the setting store.dir (--store). It holds the log in which a daemon
+keeps its topics across crashes.
 
 inspect, verify and export change nothing. They read the folder as it is when they
-begin, so a daemon may use it meanwhile. repair needs the folder for itself.`,
+begin, so a daemon may use it at the same time. repair needs exclusive access.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -72,7 +72,7 @@ because the log does not know these limits. The daemon drops them when it starts
 
 // openStore returns what the folder of a log has now. It makes no folder.
 func openStore(dir string) (store.Snapshot, error) {
-	const remedy = "name the folder that the daemon's setting store.dir names"
+	const remedy = "give the folder of the daemon's setting store.dir"
 	files, err := store.OpenSnapshot(dir)
 	switch {
 	case errors.Is(err, os.ErrPermission):
@@ -220,11 +220,12 @@ func repairStoreCommand() *cobra.Command {
 		Short: "Keep the readable part of a damaged log, and announce the rest as lost",
 		Long: `Show what is damaged, what a repair keeps, and what it drops. With --yes, repair the log:
 write everything readable into a new checkpoint, so that the daemon starts again. Where
-entries are missing, subscribers get a gap with the reason "lost". The epoch stays.
+entries are missing, subscribers get a gap with the reason "lost". The epoch
+stays the same.
 
 The old files stay beside the new ones, with names that end with .old. Remove them when
 you no longer need them. If a deletion is among the lost entries, the messages that it
-removed are there again.
+removed reappear.
 
 Use --restored for a folder that you have copied back from a backup. Clients may have
 messages that are newer than the backup. The repair announces them as lost, and never

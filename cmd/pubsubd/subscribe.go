@@ -22,13 +22,13 @@ func subscribeCommand() *cobra.Command {
 		Long: `Print the messages of topics until SIGINT or SIGTERM. The command reconnects when the
 connection breaks or the daemon restarts.
 
-Standard error gets the daemon's address, the transport and the position at which each
-topic begins; then lost messages, unless --json prints them as frames among the others;
-at the end the positions to resume from.
+On standard error, the command first prints the daemon's address, the transport and the
+position at which each topic begins. It then reports gaps there, unless --json prints
+them as frames among the others, and at the end the positions from which to resume.
 
 A subscription begins with the next message, unless you write topic@oldest,
-topic@newest-50 or topic@epoch:offset, or set --from. Instead of a topic you can write a pattern: in
-'chat.*', * matches one segment; in 'prices.>', > matches one or more segments.`,
+topic@newest-50 or topic@epoch:offset, or set --from. Instead of a topic you can write a
+pattern: in 'chat.*', * matches one segment, and in 'prices.>', > matches one or more.`,
 		Example: `  pubsubd subscribe prices.acme
   pubsubd subscribe prices.acme news --from oldest --json
   pubsubd subscribe 'chat.*' --from newest-50

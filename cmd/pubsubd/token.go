@@ -24,10 +24,10 @@ import (
 func tokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make keys and tokens, and explain tokens",
-		Long: `Make keys and tokens, and explain tokens. A token is a JWT whose claim pubsub has the
-rights of a client. Your application issues tokens for its users, in any language.
-Use these commands to begin, in scripts, and to find mistakes.`,
+		Short: "Create keys and tokens, and explain tokens",
+		Long: `Create keys and tokens, and explain tokens. A token is a JWT whose claim pubsub has the
+rights of a client. Your application issues tokens for its users, in any language, so
+you need these commands only to begin, in scripts, and to find mistakes.`,
 		Example: `  pubsubd token keygen --out key.pem
   pubsubd serve --auth-keys key.pem.pub &
   pubsubd token issue --key key.pem --subject alice --allow 'subscribe,publish:chat.>' > alice.token
@@ -43,10 +43,10 @@ func keygenCommand() *cobra.Command {
 	var out, algorithm string
 	cmd := &cobra.Command{
 		Use:   "keygen",
-		Short: "Make a key that signs tokens",
-		Long: `Make a pair of keys. FILE signs tokens: only your application needs it. FILE.pub verifies
-tokens: the daemon's setting auth.keys names it. Both files are PEM. With --type HS256,
-there is only FILE, a JWK that both need. The command never overwrites a file.`,
+		Short: "Create a key that signs tokens",
+		Long: `Create a pair of keys in PEM. FILE signs tokens, so only your application needs it.
+FILE.pub verifies tokens, so add it to the daemon's setting auth.keys. With --type HS256,
+the only file is FILE, a JWK that both need. The command never overwrites a file.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	cmd.Flags().StringVar(&out, "out", "", "`FILE` of the private key; required")

@@ -46,7 +46,7 @@ is the limit, not the server.`,
 	f.IntVar(&t.cfg.Repeats, "repeats", t.cfg.Repeats, "how often each transport is measured")
 	f.StringSliceVar(&t.cfg.Transports, "transports", t.cfg.Transports, "transports to measure")
 	f.StringSliceVar(&t.cfg.Formats, "formats", t.cfg.Formats, "formats to measure: "+strings.Join(transports.Formats(), ", "))
-	f.StringSliceVar(&t.cfg.Ways, "ways", t.cfg.Ways, "filled: messages published before the client subscribes; live: messages published meanwhile")
+	f.StringSliceVar(&t.cfg.Ways, "ways", t.cfg.Ways, "filled: messages published before the client subscribes; live: messages published while it waits")
 	f.StringVar(&t.cfg.Target, "target", t.cfg.Target, "base URL or host:port of a running server; default: start one")
 	f.StringVar(&t.cfg.TargetTCP, "target-tcp", t.cfg.TargetTCP, "host:port of the target's TCP port")
 	f.IntVar(&t.cfg.ServerPID, "server-pid", t.cfg.ServerPID, "process id of the target on this machine, to measure its CPU time")
