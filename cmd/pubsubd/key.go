@@ -57,7 +57,7 @@ only its hash. Anyone who has the key has its rights, under its name. Back ends 
 as Authorization: Bearer psk_….
 
 Rights are subscribe, publish, history, presence, delete and manage. Topics may be
-patterns. $sub in a topic stands for the name of the key.`,
+patterns, in which $sub stands for the name of the key.`,
 		Example: `  pubsubd key new --name billing --allow 'publish:prices.>,orders.*' --file /var/lib/pubsubd/keys
   pubsubd key new --name worker --allow subscribe,history:jobs --valid-for 2160h --out worker.key`,
 		Args: usageArgs(cobra.NoArgs),

@@ -35,9 +35,9 @@ connection breaks before the answer, the message may have been published, so the
 fails, unless --idempotency-key makes a retry safe.
 
 With --lines, publish each line of standard input as a message, in order, and print the
-number of messages at the end. Each line waits for the answer to the line before, so
-when a line fails, or on SIGINT or SIGTERM, all lines before are published and none
-after, and the exit code is 1. A line ends with LF or CR LF. The command skips empty
+number of messages at the end. Each line waits for the answer to the line before. When a
+line fails, or on SIGINT or SIGTERM, the exit code is 1, and all lines before it are
+published but none after. A line ends with LF or CR LF. The command skips empty
 lines if the data is JSON, and a byte order mark before the first line.
 
 With --idempotency-key, a publish that is repeated within two minutes gets the first

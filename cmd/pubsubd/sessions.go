@@ -22,9 +22,9 @@ func sessionsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sessions",
 		Short: "List the sessions and connections that lag most, and the reason",
-		Long: `List open sessions and connections. Those with the largest lag come first. Lag is the
-number of messages in the session's topics that were not sent to it. The list shows the
-lag, the topic with the largest share of it, and what the session waits for:
+		Long: `List open sessions and connections, beginning with the largest lag, which is the number
+of messages in the session's topics that were not sent to it. The list shows the lag, the
+topic with the largest share of it, and what the session waits for:
 
   ack      the client must acknowledge frames before the daemon sends more
   poll     the client does not poll
@@ -37,8 +37,8 @@ ids, because anyone who knows the id of a session can receive its messages.
 
 The list also has connections without a session: WebSockets, TCP connections and event
 streams. CLIENT shows the transport, the client's address and its User-Agent, such as
-that of pubsubd subscribe. The list only counts stateless polls. Its last line also
-shows which daemon answered.`,
+that of pubsubd subscribe. The list does not show stateless polls, but its last
+line counts them, and shows which daemon answered.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	f := cmd.Flags()

@@ -48,9 +48,9 @@ func inspectStoreCommand() *cobra.Command {
 	cmd := onStore(&cobra.Command{
 		Use:   "inspect DIR",
 		Short: "Show what a log holds: topics, messages, files, and what a start would do",
-		Long: `Read a log, and show what it holds: the epoch, the number of the newest entry, the lease
-(every number that was used is below it), topics, messages and idempotency keys, how
-the last daemon ended, what the next start would do, and each file.
+		Long: `Read a log, and show what it holds: topics, messages, idempotency keys, the epoch, the
+number of the newest entry, and the lease (all numbers in use are below it). It also
+shows how the last daemon ended, what the next start would do, and each file.
 
 inspect also counts messages that have expired or exceed the limits of histories,
 because the log does not know these limits. The daemon drops them when it starts.`,
@@ -310,9 +310,9 @@ func exportStoreCommand() *cobra.Command {
 	return onStore(&cobra.Command{
 		Use:   "export DIR",
 		Short: "Write the messages of a log as NDJSON",
-		Long: `Write the messages of a log to standard output: one JSON object on each line, as the
-daemon sends them to subscribers. The messages of a topic come in order. Deleted messages
-and messages whose ttl has passed are left out. Limits of histories do not apply.
+		Long: `Write the messages of a log to standard output, each topic's in order: one JSON object on
+each line, as the daemon sends them to subscribers. The export leaves out deleted messages
+and those whose ttl has passed, but it does not apply the limits of histories.
 
 export refuses a damaged log. Copy its folder, repair the copy, and export that.`,
 		Example: `  pubsubd store export /var/lib/pubsubd/store > messages.ndjson`,

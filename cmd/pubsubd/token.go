@@ -44,8 +44,8 @@ func keygenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keygen",
 		Short: "Create a key that signs tokens",
-		Long: `Create a pair of keys in PEM. FILE signs tokens, so only your application needs it.
-FILE.pub verifies tokens, so add it to the daemon's setting auth.keys. With --type HS256,
+		Long: `Create a pair of keys in PEM: FILE, which signs tokens and which only your application
+needs, and FILE.pub, which verifies tokens and belongs in the daemon's auth.keys. With --type HS256,
 the only file is FILE, a JWK that both need. The command never overwrites a file.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
@@ -104,7 +104,7 @@ func issueCommand() *cobra.Command {
 in PEM, or a JWK with its private members; for HMAC a JWK of type oct.
 
 Rights are subscribe, publish, history, presence, delete and manage. Topics may be
-patterns. $sub in a topic stands for the subject.`,
+patterns, in which $sub stands for the subject.`,
 		Example: `  pubsubd token issue --key key.pem --subject alice --allow 'subscribe,publish:chat.>' --allow 'subscribe:inbox.$sub'
   pubsubd token issue --key key.pem --subject alice --ttl 10m --claim name=Alice --rights '[{"topics":["chat.>"],"allow":["subscribe"]}]'`,
 		Args: usageArgs(cobra.NoArgs),

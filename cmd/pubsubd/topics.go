@@ -23,9 +23,9 @@ func topicsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topics",
 		Short: "List topics: newest offset, history, subscriptions",
-		Long: `List topics by name, with the offset of the newest message, the number of messages and
-bytes in history, the number of subscriptions, and the age of the newest message in
-history.`,
+		Long: `List topics by name, with the offset of the newest message and the number of
+subscriptions. For the history, show the number of messages and bytes, and the age of
+the newest message.`,
 		Example: `  pubsubd topics --prefix prices.
   pubsubd topics --json | jq -r 'select(.subscriptions == 0).topic'`,
 		Args: usageArgs(cobra.NoArgs),
@@ -186,8 +186,8 @@ func deleteTopicCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete TOPIC",
 		Short: "Delete a topic's history",
-		Long: `Delete a topic's history. Its subscribers get a gap frame, deleted, and stay
-subscribed. The numbering of messages continues. You cannot undo this.`,
+		Long: `Delete a topic's history. Its subscribers get a gap with the reason "deleted" and stay
+subscribed, and the numbering of messages continues. You cannot undo this.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 	}
 	server = bindServer(cmd.Flags())
