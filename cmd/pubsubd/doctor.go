@@ -207,7 +207,7 @@ func checkFiles(cfg config.Config) finding {
 func checkListeners(ctx context.Context, cfg config.Config) []finding {
 	var secure *tls.Config
 	if cfg.ServesTLS() {
-		secure = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // doctor asks who is there, and sends no secret
+		secure = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // doctor only asks what listens there, and sends no secret
 		if cfg.ACME.On() {
 			secure.ServerName = cfg.ACME.Domains[0]
 		}

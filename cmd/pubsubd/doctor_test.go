@@ -87,7 +87,7 @@ func TestDoctorFindsNothingBehindAGoodProxy(t *testing.T) {
 	s.waitForMetric("pubsubd_sessions 0")
 }
 
-// Each proxy has one fault, which makes one check fail, and no other.
+// Each proxy has one fault, and only the check of that fault fails.
 func TestDoctorFindsTheFaultOfAProxy(t *testing.T) {
 	t.Parallel()
 	s := serveProcess(t, append(quick, "--cors-origins=https://app.example")...)
@@ -248,7 +248,7 @@ func TestDoctorFindsAForbiddenOrigin(t *testing.T) {
 	wantStatus(t, found, isOK, "origin")
 }
 
-// Without the right a check is incomplete, which is no fault of the proxy.
+// Without the right, a check is incomplete, but the proxy is not at fault.
 func TestDoctorNeedsTheRightToSubscribe(t *testing.T) {
 	t.Parallel()
 	s := serveProcess(t, append(quick, `--auth-anonymous=[{"topics":["public.>"],"allow":["subscribe"]}]`)...)

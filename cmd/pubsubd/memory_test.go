@@ -64,7 +64,7 @@ func TestAProcessStaysWithinGOMEMLIMIT(t *testing.T) {
 	require.Eventually(t, func() bool { return s.busy(time.Second) < 0.5 }, patience, time.Millisecond, "the collector has ended")
 }
 
-// Who says no budget has one that fits.
+// Without a setting, the daemon chooses a budget that fits.
 func TestTheBudgetIsHalfOfGOMEMLIMIT(t *testing.T) {
 	s := serveProcessIn(t, []string{"GOMEMLIMIT=200MiB"})
 	require.EqualValues(t, 100<<20, s.metric("pubsubd_memory_budget_bytes"))

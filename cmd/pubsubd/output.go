@@ -32,7 +32,7 @@ func (o *output) progress() *report.Progress {
 }
 
 // show writes a result where it was asked for: as a table, as JSON, or both. A reader of
-// standard output that has left is no error.
+// standard output that has left is not an error.
 func (o *output) show(result any, table func(io.Writer) error) error {
 	write := table
 	if o.json == "-" {

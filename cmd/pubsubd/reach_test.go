@@ -77,7 +77,7 @@ func TestTheGuessHasTheSchemeOfTheListener(t *testing.T) {
 	}
 }
 
-// PUBSUBD_ is the prefix of all variables, also of the commands beside serve. The commands
+// PUBSUBD_ is the prefix of all variables, including those of the commands besides serve. The commands
 // still read the older prefix, PUBSUB_.
 func TestServeAndCommandsShareAnEnvironment(t *testing.T) {
 	s := serveProcess(t)

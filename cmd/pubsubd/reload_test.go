@@ -73,7 +73,7 @@ func TestSIGHUPReloads(t *testing.T) {
 	} {
 		require.Contains(t, s.stderr.String(), said)
 	}
-	require.NotContains(t, s.stderr.String(), `"drain.window"`, "the flag beats the file, also now")
+	require.NotContains(t, s.stderr.String(), `"drain.window"`, "the flag still overrides the file")
 
 	s.reload("log:\n  level: loud\nhistory:\n  aeg: 1m\n", "nothing was reloaded")
 	require.Contains(t, s.stderr.String(), s.file+`:2: log.level is \"loud\"`)

@@ -70,7 +70,7 @@ because the log does not know these limits. The daemon drops them when it starts
 	return cmd
 }
 
-// openStore returns what the folder of a log has now. It makes no folder.
+// openStore returns what the folder of a log has now. It does not create the folder.
 func openStore(dir string) (store.Snapshot, error) {
 	const remedy = "give the folder of the daemon's setting store.dir"
 	files, err := store.OpenSnapshot(dir)

@@ -229,7 +229,7 @@ func TestARestoredBackupUsesNoOffsetTwice(t *testing.T) {
 	require.Contains(t, s.history(), `"data":"four"`)
 }
 
-// A crash is no damage, and a repair does not disturb a daemon.
+// A crash does not damage a log, and a repair does not disturb a daemon.
 func TestWhatARepairLeavesAlone(t *testing.T) {
 	t.Parallel()
 	dir := storeWith(t)
@@ -268,7 +268,7 @@ func TestWhatARepairLeavesAlone(t *testing.T) {
 	require.Contains(t, r.stderr, "belongs to another log")
 }
 
-// A folder that is no log is named, and no folder is made.
+// The error names a folder that has no log, and the command creates no folder.
 func TestAFolderWithoutALog(t *testing.T) {
 	t.Parallel()
 	none := filepath.Join(t.TempDir(), "none")

@@ -36,8 +36,8 @@ func wantMeasured(t require.TestingT, r ran) {
 	require.Contains(t, []int{loadtest.ExitOK, loadtest.ExitGeneratorBound}, r.code, "%s\n%s", r.stdout, r.stderr)
 }
 
-// The article's experiment in small, on the real daemon: who has no place is told so,
-// who has one is served, and no message is lost.
+// The article's experiment in small, on the real daemon: users without a slot are refused,
+// the others are served, and no message is lost.
 func TestLimitsAreMeasured(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -133,7 +133,7 @@ patterns, in which $sub stands for the subject.`,
 func (i *issue) sign() (string, error) {
 	switch {
 	case i.key == "":
-		return "", usageError{errors.New("name the file of the private key: --key key.pem (pubsubd token keygen makes one)")}
+		return "", usageError{errors.New("name the file of the private key: --key key.pem (pubsubd token keygen creates one)")}
 	case i.Subject == "":
 		return "", usageError{errors.New("name the user: --subject alice")}
 	case i.TTL < time.Second:
@@ -300,7 +300,7 @@ func (i *inspection) explain(found token.Inspection) (allowed bool, err error) {
 	return allowed, nil
 }
 
-// read returns the token, also if it is written as in a header.
+// read returns the token, even if it is written as in a header.
 func (i *inspection) read() (string, error) {
 	if i.file != "" {
 		f, err := os.Open(i.file)

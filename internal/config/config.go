@@ -33,8 +33,8 @@ type Config struct {
 	// false: Validate then refuses addresses beyond loopback that lack either.
 	Insecure bool
 
-	// Plaintext serves other machines without TLS, because TLS ends at a proxy before the
-	// daemon. It still needs authorisation. Default false.
+	// Plaintext serves other machines without TLS, because TLS ends at a proxy in front
+	// of the daemon. It still needs authorisation. Default false.
 	Plaintext bool
 
 	// Auth says whose credentials are accepted. Default none: then everyone may do everything.

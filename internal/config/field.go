@@ -285,7 +285,7 @@ func pattern(to *string) *field {
 
 func hookSecret(to *string) *field {
 	f := values[string]{
-		kind: "secret", allowed: "24 bytes or more: text, or whsec_ and base64, as `openssl rand -base64 32` makes it",
+		kind: "secret", allowed: "24 bytes or more: text, or whsec_ and base64, as `openssl rand -base64 32` writes it",
 		parse: func(s string) (string, error) { // without what an editor adds to the file that it comes from
 			return strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(s, ByteOrderMark), "\n"), "\r"), nil
 		},

@@ -60,7 +60,7 @@ func TestAReloadChangesLiveSettings(t *testing.T) {
 	require.Len(t, was.Changes(to), len(is.Changes(to))+len(was.Changes(is)))
 }
 
-// Which topics are ephemeral is decided at the start: a reload neither makes a rule ephemeral nor
+// The start of the daemon decides which topics are ephemeral: a reload neither makes a rule ephemeral nor
 // undoes it, and says so.
 func TestAReloadChangesNoEphemeralRule(t *testing.T) {
 	was, to := Default(), Default()

@@ -77,7 +77,7 @@ func ruleKeyOf(env string) (key string, ok bool) {
 	return "", false
 }
 
-// rule returns the rule of that name. It makes the rule where a source first names it.
+// rule returns the rule of that name. It creates the rule when a source first has it.
 func (r *reading) rule(name, where string) *rule {
 	if r.rules[name] == nil {
 		r.rules[name] = &rule{Rule: broker.Rule{Name: name}}
@@ -89,7 +89,7 @@ func (r *reading) rule(name, where string) *rule {
 	return r.rules[name]
 }
 
-// ruleSetting returns the setting of a key below topics. It makes the rule if the
+// ruleSetting returns the setting of a key below topics. It creates the rule if the
 // key is valid.
 func (r *reading) ruleSetting(key, where string) (setting, bool) {
 	name, member, ok := splitRuleKey(key)

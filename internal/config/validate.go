@@ -47,7 +47,7 @@ func (c Config) Warnings() (warnings []string) {
 		warnings = append(warnings, "store.sync: stop has no effect without a folder: set store.dir (--store), or each restart loses the topics")
 	}
 	if c.Auth.LacksAPIKeys() {
-		warnings = append(warnings, fmt.Sprintf("auth.api_keys is %q, which does not exist: the daemon starts without API keys; make the first with "+
+		warnings = append(warnings, fmt.Sprintf("auth.api_keys is %q, which does not exist: the daemon starts without API keys; create the first with "+
 			"`pubsubd key new`, which a running daemon reads within a second, or correct the path", c.Auth.APIKeys))
 	}
 	if accepts, _ := c.AcceptsEveryHost(); !accepts && len(c.Hosts) == 0 && len(c.Limit.TrustedProxies) > 0 {
@@ -138,8 +138,8 @@ func (c *Config) unsafe(listener string) string {
 		return "and no authorisation is configured: anyone could publish and subscribe to everything. " +
 			"Listen on 127.0.0.1, or configure authorisation (such as auth.keys), or " + everyone
 	case !c.ServesTLS() && !c.Plaintext:
-		return "and there is no TLS: anyone on the way could read tokens and messages. Set tls.cert and tls.key, or tls.acme.domains, " +
-			"or set --plaintext (plaintext: true) if TLS ends at a proxy before the daemon"
+		return "and there is no TLS: anyone on the network path could read tokens and messages. Set tls.cert and tls.key, or tls.acme.domains, " +
+			"or set --plaintext (plaintext: true) if TLS ends at a proxy in front of the daemon"
 	}
 	return ""
 }

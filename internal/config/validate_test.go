@@ -172,7 +172,7 @@ func TestWarningsAreNotErrors(t *testing.T) {
 	require.Contains(t, read(t, hooked, "--limits-calls=100").Warnings()[0], "hooks.authorize.calls is 100, not less than limits.calls (100): requests to subscribe ")
 }
 
-// A file of API keys may be made after the first start.
+// An operator may create the file of API keys after the first start.
 func TestAFileOfAPIKeysThatDoesNotExistIsAWarning(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	s := read(t, nil, "--auth-api-keys", file)
