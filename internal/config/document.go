@@ -4,9 +4,11 @@ import (
 	"cmp"
 	_ "embed"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -103,6 +105,18 @@ func (g group) section(all []setting) string {
 	return text + "\n\n" + strings.TrimSuffix(table(own, ""), "\n")
 }
 
+// keysInText finds the keys of settings that have a dot.
+var keysInText = sync.OnceValue(func() *regexp.Regexp {
+	var keys []string
+	for _, s := range settings(new(Config)) {
+		if strings.Contains(s.key, ".") {
+			keys = append(keys, regexp.QuoteMeta(s.key))
+		}
+	}
+	slices.SortFunc(keys, func(a, b string) int { return len(b) - len(a) }) // hooks.events.url before a part of it
+	return regexp.MustCompile(`\b(` + strings.Join(keys, "|") + `)\b`)
+})
+
 // table returns a Markdown table of settings, whose names it shows without the prefix.
 func table(settings []setting, prefix string) string {
 	var rows strings.Builder
@@ -121,7 +135,7 @@ func table(settings []setting, prefix string) string {
 		if s.restart {
 			change = "restart"
 		}
-		fmt.Fprintf(&rows, " %s | %s | %s |\n", s.form, change, s.doc)
+		fmt.Fprintf(&rows, " %s | %s | %s |\n", s.form, change, keysInText().ReplaceAllString(s.doc, "`$0`"))
 	}
 	return rows.String()
 }
