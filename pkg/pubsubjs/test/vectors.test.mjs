@@ -68,11 +68,14 @@ function control(got, { kind, ...want }, name) {
 
 // Returns a frame without the members of an item that later servers may add. One of an unknown kind says nothing.
 function known(frame) {
-  const names = ["gap", "topic", "position", "time", "id", "key", "by", "claims", "type", "data", "text", "bytes"];
   if (frame && !["item", "hello", "end", "reply", "done", "moved"].some((kind) => kind in frame)) return undefined;
-  if (frame?.item?.gap) names.splice(3); // a gap has what the server says of it
-  return frame?.item ? { item: Object.fromEntries(names.filter((name) => name in frame.item).map((name) => [name, frame.item[name]])) } : frame;
+  if (!frame?.item) return frame;
+  const { gap, ...rest } = frame.item;
+  if (gap) return { item: { gap: pick(gap, ["reason", "after", "detail"]), ...pick(rest, ["topic", "position"]) } };
+  return { item: pick(rest, ["topic", "position", "time", "id", "key", "by", "claims", "type", "data", "text", "bytes"]) };
 }
+
+const pick = (object, names) => Object.fromEntries(names.filter((name) => name in object).map((name) => [name, object[name]]));
 
 // Returns what parseFrame must return for a heartbeat, a gap or a message.
 function wanted(c) {
