@@ -40,8 +40,8 @@ line fails, or on SIGINT or SIGTERM, the exit code is 1, and all lines before it
 published but none after. A line ends with LF or CR LF. The command skips empty
 lines if the data is JSON, and a byte order mark before the first line.
 
-With --idempotency-key, a publish that is repeated within two minutes gets the first
-answer again, and is not published twice. With --lines, the key of each line is KEY:N,
+With --idempotency-key, a publish that is repeated within the server's idempotency.window
+(two minutes by default) gets the first answer again, and is not published twice. With --lines, the key of each line is KEY:N,
 where N is the number of the line, so that you can repeat the whole command.`,
 		Example: `  pubsubd publish prices.acme '{"price": 41.50}'
   echo 'closing bell' | pubsubd publish news --type text/plain
@@ -55,7 +55,7 @@ where N is the number of the line, so that you can repeat the whole command.`,
 	f.StringVar(&p.key, "key", "", "key for conflation: of two messages with the same key, the newer may replace the older")
 	f.DurationVar(&p.ttl, "ttl", 0, "time to live: the message expires after this time; whole seconds; 0 means when the topic's history drops it")
 	f.StringVar(&p.client, "client", "", "client id of the publisher; subscribers with this id can leave the message out")
-	f.StringVar(&p.idempotencyKey, "idempotency-key", "", "idempotency key: a publish that is repeated within two minutes is published once")
+	f.StringVar(&p.idempotencyKey, "idempotency-key", "", "idempotency key: a publish that is repeated within idempotency.window is published once")
 	f.BoolVar(&p.lines, "lines", false, "publish each line of standard input as a message")
 	f.DurationVar(&p.timeout, "timeout", 10*time.Second, "time limit for each message")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
