@@ -14,7 +14,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-DOCUMENTS = HERE.parents[2] / "internal/httpapi"
+DOCUMENTS = HERE.parents[2] / "pkg/wire/openapi"
 
 # All rights on all topics.
 ALL = "subscribe,publish,history,presence,delete,manage:>"
