@@ -239,10 +239,11 @@ test("a live table loads once, and follows", async () => {
   assert.equal(loads, 3);
 });
 
-test("the tokens of a model: a reload in the middle, and a stop", async () => {
+test("the tokens of a model: a reload in the middle, a stop, and a failure", async () => {
   const push = await backEnd();
   const model = async function* (tokens) {
     for (let n = 0; n < tokens; n++) {
+      if (n && tokens === Infinity) throw new Error("the model fails");
       await sleep(10);
       yield n + " ";
     }
@@ -251,7 +252,7 @@ test("the tokens of a model: a reload in the middle, and a stop", async () => {
   const { answer, stop } = await run(backEndCode, { push, model }, "answer, stop");
   const open = async (topic) => {
     const client = await connect("alice");
-    const page = { client, location: { hash: "#" + topic }, output: {}, stopButton: {}, fetch: async (path, { body }) => (assert.equal(path, "/api/stop"), stop(body)) };
+    const page = { client, location: { hash: "#" + topic }, output: {}, stopButton: {}, notice: {}, fetch: async (path, { body }) => (assert.equal(path, "/api/stop"), stop(body)) };
     await run(pageCode, page);
     return page;
   };
@@ -274,6 +275,12 @@ test("the tokens of a model: a reload in the middle, and a stop", async () => {
   await stopped;
   await until("the answer ends", () => third.stopButton.disabled);
   assert.ok(whole.startsWith(third.output.textContent) && third.output.textContent.length < whole.length);
+  assert.deepEqual([second.notice.textContent, third.notice.textContent], ["complete", "stopped"]);
+
+  await answer("llm.alice.3", Infinity);
+  const fourth = await open("llm.alice.3");
+  await until("the page says that the model failed", () => fourth.notice.textContent === "failed");
+  assert.equal(fourth.output.textContent, "0 ");
 });
 
 test("shared cursors", async () => {
