@@ -41,8 +41,9 @@ published but none after. A line ends with LF or CR LF. The command skips empty
 lines if the data is JSON, and a byte order mark before the first line.
 
 With --idempotency-key, a publish that is repeated within the server's idempotency.window
-(two minutes by default) gets the first answer again, and is not published twice. With --lines, the key of each line is KEY:N,
-where N is the number of the line, so that you can repeat the whole command.`,
+(two minutes by default) gets the first answer again, and is not published twice. With
+--lines, the key of each line is KEY:N, where N is the number of the line, so that you
+can repeat the whole command.`,
 		Example: `  pubsubd publish prices.acme '{"price": 41.50}'
   echo 'closing bell' | pubsubd publish news --type text/plain
   pubsubd publish prices.acme --lines < prices.ndjson`,

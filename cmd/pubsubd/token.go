@@ -45,8 +45,9 @@ func keygenCommand() *cobra.Command {
 		Use:   "keygen",
 		Short: "Create a key that signs tokens",
 		Long: `Create a pair of keys in PEM: FILE, which signs tokens and which only your application
-needs, and FILE.pub, which verifies tokens and belongs in the daemon's auth.keys. With --type HS256,
-the only file is FILE, a JWK that both need. The command never overwrites a file.`,
+needs, and FILE.pub, which verifies tokens and belongs in the daemon's auth.keys. With
+--type HS256, the only file is FILE, a JWK that both need. The command never overwrites
+a file.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	cmd.Flags().StringVar(&out, "out", "", "`FILE` of the private key; required")
